@@ -1,0 +1,1 @@
+"""Documents in, enriched chunks out. Knows neither Ray nor storage nor indexes."""

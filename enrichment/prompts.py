@@ -1,0 +1,131 @@
+"""Prompts as token ids: instructions, title, document; then what differs per chunk.
+
+`causal`: the document up to and including the chunk, then the question about the passage just read. Nothing is repeated
+and nothing behind the chunk is used, so each document token is computed once and text appended to a document leaves
+earlier prompts as they were. `quote`: outline and whole scope, then the chunk quoted and the question.
+
+The question asks for four things: which document (and when), where in it, about what in words that stand alone, and what
+every reference in the passage refers to. The answer is begun for the model, which keeps small ones on the subject.
+
+Only our own words are encoded as template; title, headings and document text never yield a control token.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+
+from enrichment.records import Chunk, Document, Heading, Span
+from enrichment.tokens import Encoding, Tokenizer
+
+PromptKind = Literal["causal", "quote"]
+
+VERSION = 1
+ANSWER_PREFIX = "This passage"
+_PLACEHOLDER = "\u2063situate\u2063"
+_INSTRUCTIONS = "Here is a document. Read it; a question about one passage of it follows.\n\n"
+_QUESTION = (
+    "In at most two sentences, say which document this is, where in it the passage stands, what the passage is about, and"
+    ' what every "this", "it", "the product" or "the previous clause" in it refers to. Use names instead of pronouns.'
+)
+_CAUSAL = "\n\n---\nThe passage that you have just read last"
+_QUOTED = "\n\n---\nOne passage of the document"
+_OUTLINE_HEADINGS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A model's chat format around one user message, up to where its answer begins."""
+
+    before: str
+    after: str
+
+
+PLAIN_CHAT = ChatTemplate("User: ", "\nAssistant: ")
+
+
+def chat_template(directory: str) -> ChatTemplate:
+    """The chat format of the model in a local directory; plain roles where it has none."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    if not tokenizer.chat_template:
+        return PLAIN_CHAT
+    messages = [{"role": "user", "content": _PLACEHOLDER}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    before, _, after = text.partition(_PLACEHOLDER)
+    return ChatTemplate(before, after)
+
+
+def fingerprint(kind: PromptKind) -> str:
+    """Changes with every word that the model reads besides the document and its own chat format."""
+    words = (_INSTRUCTIONS, _QUESTION, _CAUSAL, _QUOTED, ANSWER_PREFIX)
+    return hashlib.sha256("\0".join((str(VERSION), kind, *words)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The contiguous part of a document that is the prefix for a run of chunks."""
+
+    span: Span
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A chunk's token ids; the first `shared` of them also begin an earlier prompt of the same scope."""
+
+    ids: np.ndarray
+    shared: int
+
+
+class Prompts:
+    """Builds the prompts of a document's scopes with one tokenizer and chat format."""
+
+    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, kind: PromptKind) -> None:
+        self.kind = kind
+        self._tokenizer = tokenizer
+        self._before = tokenizer.encode_template(chat.before + _INSTRUCTIONS)
+        self._after = tokenizer.encode_template(chat.after + ANSWER_PREFIX)
+
+    def prefix(self, document: Document, headings: Sequence[Heading]) -> list[int]:
+        """What stands before the document's text: the same for all of a document's chunks."""
+        lines = [f"Title: {document.title}"] if document.title else []
+        lines += [f"Date: {document.date}"] if document.date else []
+        if self.kind == "quote" and headings:
+            lines += ["Outline:", *(f"{'  ' * (h.level - 1)}- {h.title}" for h in headings[:_OUTLINE_HEADINGS])]
+        return [*self._before, *self._text("\n".join([*lines, "", ""]))]
+
+    def suffix(self, document: Document, chunk: Chunk) -> list[int]:
+        """What stands behind the document's text: it differs from chunk to chunk."""
+        lead = _CAUSAL if self.kind == "causal" else _QUOTED
+        ids = self._tokenizer.encode_template(lead)
+        if chunk.heading_path:
+            ids += self._text(f' stands under the heading "{" > ".join(chunk.heading_path)}".')
+        else:
+            ids += self._tokenizer.encode_template(" stands under no heading.")
+        if self.kind == "quote":
+            ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
+        return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]
+
+    def build(
+        self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope
+    ) -> list[Prompt]:
+        """The prompts of one scope, in chunk order."""
+        prefix = np.array(self.prefix(document, headings), dtype=np.int64)
+        first = int(np.searchsorted(encoding.offsets.starts, scope.span.start))
+        prompts, reached = [], 0
+        for chunk in scope.chunks:
+            # A token that reaches over the chunk's end would change with the text behind it: it is left out.
+            end = scope.span.end if self.kind == "quote" else chunk.end
+            last = int(np.searchsorted(encoding.offsets.ends, end, side="right"))
+            ids = np.concatenate([prefix, encoding.ids[first:last], self.suffix(document, chunk)])
+            prompts.append(Prompt(ids, reached))
+            reached = max(reached, len(prefix) + last - first)
+        return prompts
+
+    def _text(self, text: str) -> list[int]:
+        return [int(token) for token in self._tokenizer.encode(text).ids]

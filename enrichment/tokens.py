@@ -1,0 +1,83 @@
+"""Tokenizers that say where in the text each token stands. Document text never yields a control token.
+
+text -> ids and code point offsets, once per document and tokenizer. Trusted text (the chat template) is encoded with
+`encode_template`, the only way to a control token.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from enrichment.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOffsets:
+    """Where tokens stand: code points, `(n,) int64` each, non-decreasing; a token covers `[starts[i], ends[i])`."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A text's token ids, `(n,) int64`, and where they stand."""
+
+    ids: np.ndarray
+    offsets: TokenOffsets
+
+
+class Tokenizer(Protocol):
+    """What splitting, prompts and embedding ask of a tokenizer."""
+
+    def encode(self, text: str) -> Encoding:
+        """Encode untrusted text, without special tokens; what looks like one is split into ordinary ones."""
+
+    def encode_template(self, text: str) -> list[int]:
+        """Encode our own text, in which special tokens count."""
+
+
+class FileTokenizer:
+    """A Hugging Face `tokenizer.json`. Raises ConfigError where the model has none."""
+
+    def __init__(self, directory: Path) -> None:
+        from tokenizers import Tokenizer as Backend
+
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing: the model needs a fast tokenizer; export one with transformers")
+        self._text = Backend.from_file(str(path))
+        self._text.encode_special_tokens = True
+        self._template = Backend.from_file(str(path))
+        for backend in (self._text, self._template):
+            backend.no_truncation()
+            backend.no_padding()
+
+    def encode(self, text: str) -> Encoding:
+        encoding = self._text.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        ids = np.array(encoding.ids, dtype=np.int64)
+        return Encoding(ids, TokenOffsets(offsets[:, 0], offsets[:, 1]))
+
+    def encode_template(self, text: str) -> list[int]:
+        ids: list[int] = self._template.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+class FakeTokenizer:
+    """Words and punctuation marks, hashed: for the fake engine and the fake embedder."""
+
+    _TOKEN = re.compile(r"\w+|[^\w\s]")
+
+    def encode(self, text: str) -> Encoding:
+        spans = [match.span() for match in self._TOKEN.finditer(text)]
+        ids = [zlib.crc32(text[start:end].encode()) for start, end in spans]
+        offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        return Encoding(np.array(ids, dtype=np.int64), TokenOffsets(offsets[:, 0], offsets[:, 1]))
+
+    def encode_template(self, text: str) -> list[int]:
+        return [int(token) for token in self.encode(text).ids]

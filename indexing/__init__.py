@@ -1,0 +1,1 @@
+"""Enriched chunks in, searchable snapshots out. Knows neither Ray nor vLLM."""

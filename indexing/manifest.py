@@ -1,0 +1,131 @@
+"""The manifest: the one file that defines a snapshot. Creating it is the commit.
+
+manifest -> JSON object `manifests/<20-digit sequence>.json`. Readers list and take the last; nothing points to it. A
+manifest lists every file with size and sha256, so a reader can check all it uses before it is used.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from enrichment.errors import ConfigError, OperationError
+from indexing import layout
+from indexing.storage import Storage
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a segment; `rows` counts table rows or vectors, null for files without any."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """An immutable segment. `digest` is the sha256 over documents, originals, rows and vectors."""
+
+    id: str
+    digest: str
+    num_documents: int
+    num_rows: int
+    num_vectors: int
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A complete state of the corpus."""
+
+    sequence: int
+    run_id: str
+    created_at: str
+    nonce: str
+    parent: int | None
+    config: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    dimension: int
+    counts: Mapping[str, Mapping[str, int]]
+    segments: tuple[SegmentEntry, ...]
+    dead: Mapping[str, str]
+    rejected: tuple[Mapping[str, str], ...]
+
+    def to_json(self) -> bytes:
+        """The stored form: keys sorted, so that equal manifests are equal bytes."""
+        record = {"kind": "situate.manifest", "format_version": FORMAT_VERSION, **asdict(self)}
+        return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
+
+
+def new_manifest(parent: Manifest | None, **fields: Any) -> Manifest:
+    """A manifest that follows `parent`, with a fresh nonce by which its writer recognises it."""
+    return Manifest(
+        sequence=parent.sequence + 1 if parent else 1,
+        parent=parent.sequence if parent else None,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        nonce=secrets.token_hex(16),
+        **fields,
+    )
+
+
+def from_json(data: bytes, name: str) -> Manifest:
+    """Parse a stored manifest. Raises OperationError naming it if it is damaged or of a newer version."""
+    try:
+        record = json.loads(data)
+        if record.pop("kind") != "situate.manifest":
+            raise OperationError(f"{name} is not a manifest of this program")
+        if record.pop("format_version") > FORMAT_VERSION:
+            raise OperationError(f"{name} is of a newer version than this program reads; upgrade situate")
+        segments = tuple(
+            SegmentEntry(**{**segment, "files": tuple(FileEntry(**file) for file in segment["files"])})
+            for segment in record.pop("segments")
+        )
+        return Manifest(segments=segments, rejected=tuple(record.pop("rejected")), **record)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OperationError(f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot") from error
+
+
+def latest(storage: Storage) -> Manifest | None:
+    """The newest snapshot's manifest, or None in an empty store."""
+    sequences = [layout.sequence_of(entry.name) for entry in storage.list(layout.MANIFESTS)]
+    known = [sequence for sequence in sequences if sequence is not None]
+    return load(storage, max(known)) if known else None
+
+
+def load(storage: Storage, sequence: int) -> Manifest:
+    """The manifest of one snapshot."""
+    name = layout.manifest(sequence)
+    return from_json(storage.get(name), f"{storage.uri}/{name}")
+
+
+def require_latest(storage: Storage) -> Manifest:
+    """The newest snapshot's manifest. Raises ConfigError where there is none."""
+    found = latest(storage)
+    if found is None:
+        raise ConfigError(f"{storage.uri} holds no snapshot; run `situate refresh CONFIG` first or check the path")
+    return found
+
+
+def publish(storage: Storage, manifest: Manifest) -> None:
+    """Create the manifest: the commit. Raises OperationError if another writer published the sequence first."""
+    name = layout.manifest(manifest.sequence)
+    if storage.create(name, manifest.to_json()):
+        return
+    if load(storage, manifest.sequence).nonce != manifest.nonce:
+        raise OperationError(f"{storage.uri}/{name} was published by another run; run the same command again")
+
+
+def digest(*parts: bytes) -> str:
+    """A sha256 over parts with their lengths, so that moving a boundary changes it."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(len(part).to_bytes(8, "big"))
+        total.update(part)
+    return total.hexdigest()

@@ -1,0 +1,196 @@
+"""Staged documents -> a segment: originals, rows, vectors, FAISS and Lucene of a set of whole documents.
+
+A segment is a pure function of its staged documents: sorted by (document id, source), rows by (document id, chunk index).
+Documents, originals, rows, vectors, FAISS ids and Lucene ids are one set; a difference fails the build by name. All files
+are built locally and checked before the first is uploaded.
+"""
+
+import hashlib
+import logging
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from enrichment.errors import ConfigError, OperationError
+from indexing import dense, layout, lexical, tables
+from indexing.manifest import FileEntry, SegmentEntry, digest
+from indexing.staging import STAGED_DOCUMENTS
+from indexing.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+TextField = Literal["context", "header", "body"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """The `index` section of the configuration."""
+
+    dense: Literal["auto", "flat"] = "auto"
+    dense_text: tuple[TextField, ...] = ("header", "body")
+    lexical_text: tuple[TextField, ...] = ("context", "header", "body")
+    language: str = "en"
+    rows_per_segment: int = 500_000
+
+    def __post_init__(self) -> None:
+        for name in ("dense_text", "lexical_text"):
+            fields = getattr(self, name)
+            if not fields or len(set(fields)) != len(fields):
+                raise ConfigError(f"index.{name} must list each of context, header, body at most once, and one at least")
+        if self.rows_per_segment < 1:
+            raise ConfigError(f"index.rows_per_segment is {self.rows_per_segment}; it must be at least 1")
+
+
+def text_fields(rows: pa.Table, names: Sequence[TextField]) -> list[list[str]]:
+    """What an index sees of each row: the named fields that it has, in order; body is the rewrite, else the text."""
+    columns = {
+        "context": rows["context"].to_pylist(),
+        "header": rows["header"].to_pylist(),
+        "body": pc.coalesce(rows["rewrite"], rows["text"]).to_pylist(),
+    }
+    picked = [columns[name] for name in names]
+    return [[value for value in values if value] for values in zip(*picked, strict=True)]
+
+
+def build(
+    storage: Storage, run_id: str, parts: Sequence[str], first_id: str, last_id: str, dimension: int, options: IndexOptions
+) -> SegmentEntry:
+    """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`."""
+    with tempfile.TemporaryDirectory(prefix="situate-segment-") as work:
+        directory = Path(work)
+        documents, rows, vectors = _gather(storage, run_id, parts, (first_id, last_id), dimension, directory / "staged")
+        target = directory / "segment"
+        target.mkdir()
+        documents = _place(documents, rows, target / layout.ORIGINALS)
+        tables.write(documents, target / layout.DOCUMENTS)
+        tables.write(rows, target / layout.ROWS)
+        tables.write(vectors, target / layout.VECTORS)
+        content = [layout.DOCUMENTS, layout.ORIGINALS, layout.ROWS, layout.VECTORS]
+        content_digest = digest(*(file_sha256(target / name).encode() for name in content))
+        # The nonce keeps two runs that build the same segment at once from mixing their Lucene files.
+        segment_id = f"{content_digest[:24]}-{secrets.token_hex(4)}"
+        dense.build(as_matrix(vectors, dimension), target / layout.DENSE)
+        (target / layout.LEXICAL).mkdir()
+        texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
+        num_indexed = lexical.build(texts, segment_id, target / layout.LEXICAL, options.language)
+        if num_indexed != rows.num_rows:
+            raise OperationError(f"segment {segment_id} has {rows.num_rows} rows but {num_indexed} in its lexical index")
+        counts = {
+            layout.DOCUMENTS: documents.num_rows,
+            layout.ROWS: rows.num_rows,
+            layout.VECTORS: vectors.num_rows,
+            layout.DENSE: vectors.num_rows,
+        }
+        files = _upload(storage, segment_id, target, counts)
+    return SegmentEntry(
+        segment_id, content_digest, documents.num_rows, rows.num_rows, vectors.num_rows, tuple(files)
+    )
+
+
+def as_matrix(vectors: pa.Table, dimension: int) -> np.ndarray:
+    """The vectors of a table, `(n, dimension) float16`, in its order."""
+    column = vectors["vector"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    data = b"".join(column.to_pylist()) if column.offset else column.buffers()[1]
+    count = len(column) * dimension
+    flat = np.frombuffer(data, dtype=np.float16, count=count) if count else np.zeros(0, dtype=np.float16)
+    return flat.reshape(-1, dimension)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, read once."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _gather(
+    storage: Storage, run_id: str, parts: Sequence[str], ids: tuple[str, str], dimension: int, work: Path
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Read the staged parts, keep the documents of this segment, and order all three tables."""
+    kinds = {
+        layout.DOCUMENTS: (STAGED_DOCUMENTS, "id"),
+        layout.ROWS: (tables.ROWS, "document_id"),
+    }
+    found: dict[str, list[pa.Table]] = {name: [] for name in kinds}
+    vectors, base = [], 0
+    for part in parts:
+        for name, (schema, column) in kinds.items():
+            path = storage.fetch(layout.staged(run_id, part, name), work / part / name)
+            table = tables.read(path, schema)
+            inside = pc.and_(pc.greater_equal(table[column], ids[0]), pc.less_equal(table[column], ids[1]))
+            if name == layout.ROWS:
+                path = storage.fetch(layout.staged(run_id, part, layout.VECTORS), work / part / layout.VECTORS)
+                vectors.append(_shifted(tables.read(path, tables.vectors(dimension)), inside, base))
+                base += table.num_rows
+            found[name].append(table if name == layout.ROWS else table.filter(inside))
+    documents = pa.concat_tables(found[layout.DOCUMENTS]).sort_by([("id", "ascending"), ("source", "ascending")])
+    rows = pa.concat_tables(found[layout.ROWS])
+    return documents, *_ordered(rows, pa.concat_tables(vectors), ids)
+
+
+def _shifted(vectors: pa.Table, inside: pa.ChunkedArray, base: int) -> pa.Table:
+    """A part's vectors of rows inside the segment, numbered by the row's place in all parts together."""
+    kept = vectors.filter(inside.take(vectors["row"]))
+    return kept.set_column(0, vectors.schema.field("row"), pc.add(kept["row"], base))
+
+
+def _ordered(rows: pa.Table, vectors: pa.Table, ids: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
+    """Rows by (document id, chunk index), vectors by (row, part), renumbered to the rows' new places."""
+    order = pc.sort_indices(rows, sort_keys=[("document_id", "ascending"), ("chunk_index", "ascending")])
+    names = rows["document_id"].take(order)
+    inside = pc.and_(pc.greater_equal(names, ids[0]), pc.less_equal(names, ids[1]))
+    order = order.filter(inside.combine_chunks() if isinstance(inside, pa.ChunkedArray) else inside)
+    places = np.full(rows.num_rows, -1, dtype=np.int64)
+    places[order.to_numpy()] = np.arange(len(order))
+    renumbered = pa.array(places[vectors["row"].to_numpy()])
+    moved = vectors.set_column(0, vectors.schema.field("row"), renumbered)
+    moved = moved.sort_by([("row", "ascending"), ("part", "ascending")])
+    covered = np.unique(moved["row"].to_numpy())
+    if len(covered) != len(order) or (len(covered) and covered[0] < 0):
+        raise OperationError(f"the segment of documents {ids[0]} to {ids[1]} has {len(order)} rows but vectors for {len(covered)}")
+    return rows.take(order), moved
+
+
+def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
+    """Write the originals and give every document its bytes and its rows."""
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(rows["document_id"]).to_pylist()}
+    offsets, lengths, firsts, numbers = [], [], [], []
+    offset = row = 0
+    with originals.open("wb") as file:
+        for document in documents.select(["id", "text", "status"]).to_pylist():
+            data = document["text"].encode() if document["status"] != "quarantined" else b""
+            # A quarantined duplicate shares its id with an indexed document and owns none of its rows.
+            number = counts.pop(document["id"], 0) if document["status"] == "indexed" else 0
+            offsets.append(offset)
+            lengths.append(len(data))
+            firsts.append(row)
+            numbers.append(number)
+            offset += file.write(data)
+            row += number
+    if counts or row != rows.num_rows:
+        raise OperationError(f"rows without an indexed document: {', '.join(sorted(counts)[:3])}")
+    built = {"offset": offsets, "length": lengths, "first_row": firsts, "num_rows": numbers}
+    columns = [
+        pa.array(built[field.name], field.type) if field.name in built else documents[field.name]
+        for field in tables.DOCUMENTS
+    ]
+    return pa.table(columns, schema=tables.DOCUMENTS)
+
+
+def _upload(storage: Storage, segment_id: str, directory: Path, counts: dict[str, int]) -> list[FileEntry]:
+    files = []
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(directory).as_posix()
+            entry = FileEntry(name, path.stat().st_size, file_sha256(path), counts.get(name))
+            storage.put_file(layout.segment(segment_id, name), path)
+            files.append(entry)
+    return files

@@ -1,0 +1,86 @@
+"""Hits -> passages of original text: widen by span, merge what touches or overlaps, keep to a budget.
+
+A window is the hit's neighbours by chunk index in the same document, so it never crosses a document; `within_section` also
+stops it where the heading path changes. Merged passages keep every hit and rank by their best one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from enrichment.records import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """What a window needs to know of a row: its span and the section it is in."""
+
+    span: Span
+    heading_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A contiguous span of one document that covers one hit or several, best first."""
+
+    document: int
+    span: Span
+    hits: tuple[int, ...]
+
+
+def widen(rows: Sequence[Neighbour], index: int, window: int, within_section: bool) -> Span:
+    """The span from `window` chunks before chunk `index` to as many behind it, of one document's `rows`."""
+    first = last = index
+    for _ in range(window):
+        if first > 0 and (not within_section or rows[first - 1].heading_path == rows[index].heading_path):
+            first -= 1
+        if last + 1 < len(rows) and (not within_section or rows[last + 1].heading_path == rows[index].heading_path):
+            last += 1
+    start = min(row.span.start for row in rows[first : last + 1])
+    return Span(start, max(row.span.end for row in rows[first : last + 1]))
+
+
+def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:
+    """Merge the spans of hits, given best first as (document, span); hits are named by their place in `hits`."""
+    by_document: dict[int, list[int]] = {}
+    for place, (document, _) in enumerate(hits):
+        by_document.setdefault(document, []).append(place)
+    found = []
+    for document, places in by_document.items():
+        places.sort(key=lambda place: (hits[place][1], place))
+        group, span = [places[0]], hits[places[0]][1]
+        for place in places[1:]:
+            other = hits[place][1]
+            if other.start <= span.end:
+                group.append(place)
+                span = Span(span.start, max(span.end, other.end))
+            else:
+                found.append(Stretch(document, span, tuple(sorted(group))))
+                group, span = [place], other
+        found.append(Stretch(document, span, tuple(sorted(group))))
+    return sorted(found, key=lambda stretch: stretch.hits[0])
+
+
+def within_budget(stretches: Sequence[Stretch], budget: int | None) -> list[Stretch]:
+    """Passages in rank order while their code points fit; one that does not fit is left out whole, never cut."""
+    if budget is None:
+        return list(stretches)
+    kept, left = [], budget
+    for stretch in stretches:
+        length = stretch.span.end - stretch.span.start
+        if length <= left:
+            kept.append(stretch)
+            left -= length
+    return kept
+
+
+def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[int]], constant: int = 60) -> dict[int, float]:
+    """Fused scores by item: the sum over rankings of 1 / (constant + rank), ranks from 1.
+
+    Source: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning
+    methods", SIGIR 2009; the constant 60 is theirs.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings.values():
+        for rank, item in enumerate(ranking, 1):
+            scores[item] = scores.get(item, 0.0) + 1.0 / (constant + rank)
+    return scores

@@ -1,0 +1,169 @@
+"""The command `situate`: parse, call one function, print. Nothing heavy is imported before a command needs it.
+
+Results go to stdout, everything else to stderr; with `--json` stdout is exactly one JSON object. Exit status: 0 done within the
+configured limits, 1 failed, 2 bad usage or configuration, 3 published but a limit was exceeded.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from enrichment.errors import ConfigError, SituateError
+
+DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED = 0, 1, 2, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    options = _parser().parse_args(arguments)
+    level = logging.INFO if options.verbose else logging.ERROR
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        status: int = options.run(options)
+    except SituateError as error:
+        if options.json:
+            print(json.dumps({"error": str(error)}))
+        print(f"situate: {error}", file=sys.stderr)
+        return BAD_USAGE if isinstance(error, ConfigError) else FAILED
+    except KeyboardInterrupt:
+        print("situate: interrupted; run the same command again to continue", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="situate", description="Enrich document collections so that search over their chunks works."
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print one JSON object")
+    common.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, parents=[common])
+        added.set_defaults(run=run)
+        return added
+
+    added = command("init", _init, "write a starter configuration for a folder of documents")
+    added.add_argument("directory", type=Path)
+    added = command("doctor", _doctor, "say what is missing on this machine and how to get it")
+    added.add_argument("config", type=Path, nargs="?")
+    added = command("refresh", _refresh, "the main job: bring a corpus up to date with its sources")
+    added.add_argument("config", type=Path)
+    added.add_argument("--address", help="a Ray to join (default: RAY_ADDRESS, else one of this machine)")
+    added = command("status", _status, "the run in progress, or the last one")
+    added.add_argument("corpus")
+    added.add_argument("--watch", action="store_true", help="repeat until the run is over")
+    added = command("search", _search, "search a corpus; the answer is original text")
+    added.add_argument("corpus")
+    added.add_argument("query")
+    added.add_argument("-k", type=int, default=5, help="hits, before neighbours merge (default 5)")
+    added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], default="hybrid")
+    added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side of a hit (default 0)")
+    added.add_argument("--within", choices=["section"], help="stop windows at headings")
+    added.add_argument("--budget", type=int, help="most code points of text in all; no passage is cut")
+    added = command("show", _show, "a document or a chunk: original and context side by side")
+    added.add_argument("corpus")
+    added.add_argument("document")
+    added.add_argument("chunk", type=int, nargs="?")
+    added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
+    added = command("submit", _submit, "run a refresh on a Ray cluster")
+    added.add_argument("config", type=Path)
+    added.add_argument("--address", required=True, help="the cluster's job server, such as http://127.0.0.1:8265")
+    added.add_argument("--no-wait", action="store_true", help="return once the job is accepted")
+    return parser
+
+
+def _print(options: argparse.Namespace, result: dict[str, Any], text: Any) -> None:
+    if options.json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        from jobs import console
+
+        console.show(text(result))
+
+
+def _init(options: argparse.Namespace) -> int:
+    from jobs import console, starter
+
+    _print(options, starter.write(options.directory), console.started)
+    return DONE
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from jobs import config, console, doctor
+
+    result = doctor.examine(config.load(options.config) if options.config else None)
+    _print(options, result, console.diagnosis)
+    return DONE if result["ok"] else FAILED
+
+
+def _refresh(options: argparse.Namespace) -> int:
+    from jobs import config, console, refresh
+    from jobs.progress import Progress
+
+    loaded = config.load(options.config)
+    result = refresh.refresh(loaded, Progress(), options.address)
+    _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
+    for sentence in result.exceeded:
+        print(f"situate: published, but {sentence}", file=sys.stderr)
+    return LIMIT_EXCEEDED if result.exceeded else DONE
+
+
+def _status(options: argparse.Namespace) -> int:
+    import time
+
+    from jobs import console, status
+
+    result = status.read(options.corpus)
+    while options.watch and result["stage"] not in ("done", "stopped"):
+        print(console.progress_line(result), file=sys.stderr)
+        time.sleep(5)
+        result = status.read(options.corpus)
+    _print(options, result, console.run_status)
+    return DONE
+
+
+def _search(options: argparse.Namespace) -> int:
+    from indexing import serving
+    from jobs import console
+
+    for name, value, least in (("-k", options.k, 1), ("--window", options.window, 0), ("--budget", options.budget, 1)):
+        if value is not None and value < least:
+            raise ConfigError(f"{name} is {value}; it must be at least {least}")
+    snapshot = serving.open(options.corpus)
+    passages = snapshot.search(
+        options.query, options.k, options.mode, options.window, options.within == "section", options.budget
+    )
+    result = {"snapshot": snapshot.manifest.sequence, "passages": [passage.as_dict() for passage in passages]}
+    _print(options, result, lambda record: console.passages(record, options.query))
+    return DONE
+
+
+def _show(options: argparse.Namespace) -> int:
+    from jobs import console, show
+
+    if options.window < 0:
+        raise ConfigError(f"--window is {options.window}; it must be at least 0")
+    _print(options, show.read(options.corpus, options.document, options.chunk, options.window), console.shown)
+    return DONE
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from jobs import config, console, submit
+
+    result = submit.submit(options.config, config.load(options.config), options.address, wait=not options.no_wait)
+    _print(options, result, console.submitted)
+    return DONE if result["status"] in ("SUCCEEDED", "PENDING", "RUNNING") else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""One YAML file -> frozen dataclasses. Unknown keys are refused, every message names the file and the key.
+
+The sections are declared where they are used; this file composes them, and derives the fingerprints that say which parts
+of a snapshot depend on which settings.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from enrichment.documents import FormatName
+from enrichment.embed import EmbeddingOptions
+from enrichment.engine import ModelOptions
+from enrichment.errors import ConfigError
+from enrichment.split import SplitOptions
+from enrichment.strategies import ContextOptions
+from indexing.segments import IndexOptions
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsOptions:
+    """The `documents` section: where the sources are. `max_bytes` bounds one document."""
+
+    uri: str
+    format: FormatName = "auto"
+    max_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """The `limits` section: shares above which a published refresh exits with status 3."""
+
+    fallback: float = 0.15
+    quarantined: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration, saved as it is in every manifest."""
+
+    corpus: str
+    documents: DocumentsOptions
+    embedding: EmbeddingOptions
+    model: ModelOptions | None = None
+    split: SplitOptions = field(default_factory=SplitOptions)
+    context: ContextOptions = field(default_factory=ContextOptions)
+    index: IndexOptions = field(default_factory=IndexOptions)
+    limits: LimitOptions = field(default_factory=LimitOptions)
+
+    def __post_init__(self) -> None:
+        if self.context.strategy == "situate" and self.model is None:
+            raise ConfigError("context.strategy is situate, which needs a model; add the section model with a name")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The configuration as JSON values."""
+        loaded: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return loaded
+
+    def content_fingerprint(self) -> str:
+        """Changes with every setting that can change a row, a vector or an index: not with replicas or limits."""
+        settings = self.as_dict()
+        for section in ("corpus", "limits"):
+            settings.pop(section)
+        for key in ("uri", "format", "max_bytes"):
+            settings["documents"].pop(key)
+        for key in ("replicas", "gpus_per_replica"):
+            (settings["model"] or {}).pop(key, None)
+        if self.context.strategy != "situate":
+            settings.pop("model")
+            settings["context"] = {"strategy": self.context.strategy}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def load(path: Path) -> Config:
+    """Read a configuration file. Raises ConfigError, one sentence that names file and key."""
+    import yaml
+
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"the configuration {path} does not exist; `situate init DIR` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where} is not YAML: {getattr(error, 'problem', None) or 'it cannot be parsed'}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} holds no settings; it needs at least corpus, documents and embedding")
+    try:
+        return parse(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse(settings: dict[str, Any]) -> Config:
+    """Check settings and build the configuration. Raises ConfigError."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    for section in _SECTIONS:
+        section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+    try:
+        return TypeAdapter(Config).validate_json(json.dumps(settings, default=str))
+    except ValidationError as error:
+        raise ConfigError(_sentence(error.errors()[0])) from error
+
+
+_SECTIONS: tuple[type, ...] = (
+    Config,
+    DocumentsOptions,
+    LimitOptions,
+    SplitOptions,
+    ContextOptions,
+    ModelOptions,
+    EmbeddingOptions,
+    IndexOptions,
+)
+
+
+def _sentence(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "the file"
+    match problem["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden" | "no_such_attribute":
+            return f"{key} is not a known key; {_known(problem['loc'])}"
+        case "missing" | "missing_argument":
+            return f"{key} is missing; add it"
+    message = problem["msg"].removeprefix("Input should be ")
+    return f"{key} is {json.dumps(problem['input'], default=str)}; it should be {message}"
+
+
+def _known(location: tuple[Any, ...]) -> str:
+    section: Any = Config
+    for part in location[:-1]:
+        hint = next((f.type for f in section.__dataclass_fields__.values() if f.name == part), None)
+        section = next((s for s in _SECTIONS if hint is s or s in getattr(hint, "__args__", ())), section)
+    return f"the keys here are {', '.join(section.__dataclass_fields__)}"

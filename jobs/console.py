@@ -1,0 +1,141 @@
+"""What the commands print for people: rich renderables from the same records that `--json` prints.
+
+Document text is data: it is shown as plain text, never as markup, and terminal control characters are made visible.
+"""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+Record = Mapping[str, Any]
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to stdout."""
+    Console(highlight=False).print(renderable)
+
+
+def refreshed(record: Record, corpus: str) -> RenderableType:
+    """The closing summary of a refresh."""
+    head = f"snapshot {record['snapshot']} published" if record["published"] else f"snapshot {record['snapshot']} stands: nothing changed"
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("documents", _counts(record["documents"]))
+    grid.add_row("chunks", _counts(record["chunks"]))
+    if record["reasons"]:
+        grid.add_row("refused", _counts(record["reasons"]))
+    tokens = record["tokens"]
+    if tokens["prompt"]:
+        ratio = tokens["computed"] / max(1, tokens["ideal"])
+        why = f"{tokens['block_rounding']:,} block rounding, {tokens['retries']:,} retries"
+        grid.add_row(
+            "prompt tokens",
+            Text(
+                f"{tokens['computed']:,} computed of {tokens['prompt']:,} ({tokens['cached']:,} cached); ideal"
+                f" {tokens['ideal']:,}, ratio {ratio:.2f} ({why}); {tokens['output']:,} written"
+            ),
+        )
+    if record["seconds"]:
+        grid.add_row("seconds", Text(", ".join(f"{name} {took:.1f}" for name, took in record["seconds"].items())))
+    body = Group(grid, Text(f'\nsituate search {corpus} "your question"', style="dim"))
+    return Panel(body, title=head, title_align="left", border_style="green")
+
+
+def passages(record: Record, query: str) -> RenderableType:
+    """Search results: original text, with context and heading path beside it."""
+    if not record["passages"]:
+        return Text(f"nothing in snapshot {record['snapshot']} matches")
+    panels = []
+    for rank, passage in enumerate(record["passages"], 1):
+        hits = []
+        for hit in passage["hits"]:
+            scores = "".join(f", {n} {hit[n]:.3f}" for n in ("dense", "lexical") if hit[n] is not None)
+            hits.append(Text(f"chunk {hit['chunk_index']}, score {hit['score']:.4f}{scores}", style="dim"))
+            if hit["heading_path"]:
+                hits.append(Text("under " + visible(" > ".join(hit["heading_path"])), style="cyan"))
+            if hit["context"]:
+                hits.append(Text("generated: " + visible(hit["context"]), style="italic magenta"))
+        title = Text(f"{rank}. {visible(passage['title'] or passage['document_id'])}", style="bold")
+        where = Text(f"{visible(passage['document_id'])} [{passage['start']}:{passage['end']}]", style="dim")
+        text = Text(visible(passage["text"].strip("\n")))
+        panels.append(Panel(Group(where, *hits, Text(), text), title=title, title_align="left"))
+    return Group(*panels)
+
+
+def shown(record: Record) -> RenderableType:
+    """A document, its chunks before and after."""
+    document = record["document"]
+    head = Text(f"{visible(document['title'] or document['id'])}\n", style="bold")
+    head.append(f"{visible(document['id'])}, {document['num_rows']} chunks, {document['status']}", style="dim")
+    if document["reason"]:
+        head.append(f": {visible(document['reason'])}", style="dim")
+    parts: list[RenderableType] = [head]
+    for chunk in record["chunks"]:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim")
+        grid.add_row("original", Text(visible(chunk["text"].strip("\n"))))
+        grid.add_row("header", Text(visible(chunk["header"] or "none"), style="cyan"))
+        grid.add_row("context", Text(visible(chunk["context"] or "none"), style="italic magenta"))
+        reason = f" ({visible(chunk['reason'])})" if chunk["reason"] else ""
+        grid.add_row("status", Text(f"{chunk['status']}{reason}, strategy {chunk['strategy']}"))
+        grid.add_row("span", Text(f"[{chunk['start']}:{chunk['end']}], bytes [{chunk['byte_start']}:{chunk['byte_end']}]"))
+        parts.append(Panel(grid, title=f"chunk {chunk['chunk_index']}", title_align="left"))
+    if "window" in record:
+        window = record["window"]
+        text = Text(visible(window["text"].strip("\n")))
+        parts.append(Panel(text, title=f"window [{window['start']}:{window['end']}]", title_align="left"))
+    return Group(*parts)
+
+
+def run_status(record: Record) -> RenderableType:
+    """The last run of a corpus."""
+    lines = [progress_line(record)]
+    lines += [f"{name} {took:.1f} s" for name, took in record["seconds"].items()]
+    if record["report"]:
+        lines.append(f"snapshot {record['report']['snapshot']}: chunks {_counts(record['report']['chunks'])}")
+    return Text("\n".join(lines))
+
+
+def progress_line(record: Record) -> str:
+    """One line about a run."""
+    done = record["counts"].get("documents", 0)
+    of = f", {done} of {record['total']} documents" if record["total"] and record["stage"] != "done" else ""
+    return f"run {record['run_id']}: {record['stage']}{of}, last heard of at {record['updated_at']}"
+
+
+def diagnosis(record: Record) -> RenderableType:
+    """What `doctor` found."""
+    table = Table.grid(padding=(0, 2))
+    for check in record["checks"]:
+        table.add_row(
+            Text("ok" if check["ok"] else "missing", style="green" if check["ok"] else "bold red"),
+            check["name"],
+            Text(check["detail"]),
+        )
+    return table
+
+
+def started(record: Record) -> RenderableType:
+    """What `init` wrote."""
+    return Text(f"wrote {record['config']} for {record['documents']} documents; next: situate refresh {record['config']}")
+
+
+def submitted(record: Record) -> RenderableType:
+    """A job on a cluster."""
+    return Text(f"job {record['job']} {record['status'].lower()}")
+
+
+def visible(text: str) -> str:
+    """Text without control over the terminal: control and bidirectional marks become their code points."""
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cc", "Cf") and char not in "\n\t\u200d" else char
+        for char in text.replace("\r\n", "\n")
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> Text:
+    return Text(", ".join(f"{number:,} {name}" for name, number in counts.items() if number or name == "total"))

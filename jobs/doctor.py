@@ -1,0 +1,95 @@
+"""`situate doctor`: what is missing on this machine and how to get it. Reads and tries, changes nothing that stays."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from enrichment.errors import ConfigError, OperationError
+from indexing.storage import open_storage
+from jobs.config import Config
+from jobs.models import resolve_model
+
+_PACKAGES = {
+    "ray": "pip install 'situate[cpu]' (or [gpu])",
+    "vllm": "pip install 'situate[cpu]' (or [gpu])",
+    "faiss": "pip install faiss-cpu",
+    "pyserini": "pip install pyserini",
+}
+_LEAST_MEMORY_BYTES = 4 << 30  # a small model, its cache, the embedder and a JVM
+_DASHBOARD_PORT = 8265
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def examine(config: Config | None) -> dict[str, Any]:
+    """All checks, in order; `ok` is whether every one passed."""
+    checks = [check for look in (_packages, _java, _memory, _port) for check in look()]
+    if config is not None:
+        checks += _models(config)
+        checks += _store(config)
+    return {"ok": all(check.ok for check in checks), "checks": [check._asdict() for check in checks]}
+
+
+def _packages() -> Iterator[Check]:
+    for name, remedy in _PACKAGES.items():
+        found = importlib.util.find_spec(name) is not None
+        yield Check(name, found, "installed" if found else remedy)
+
+
+def _java() -> Iterator[Check]:
+    from indexing.jvm import java_home
+
+    yield _try("java", lambda: f"at {java_home()}")
+
+
+def _memory() -> Iterator[Check]:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    detail = f"{total / 2**30:.0f} GiB" + ("" if total >= _LEAST_MEMORY_BYTES else "; a local model needs 4 GiB or more")
+    yield Check("memory", total >= _LEAST_MEMORY_BYTES, detail)
+    free = shutil.disk_usage(".").free
+    yield Check("disk", free >= 1 << 30, f"{free / 2**30:.0f} GiB free here")
+
+
+def _port() -> Iterator[Check]:
+    with socket.socket() as probe:
+        taken = probe.connect_ex(("127.0.0.1", _DASHBOARD_PORT)) == 0
+    detail = "in use: a Ray dashboard may be running" if taken else "free"
+    yield Check(f"port {_DASHBOARD_PORT}", True, detail)
+
+
+def _models(config: Config) -> Iterator[Check]:
+    wanted = [("embedding model", config.embedding)]
+    if config.context.strategy == "situate" and config.model is not None:
+        wanted.append(("language model", config.model))  # type: ignore[arg-type]
+    for name, options in wanted:
+        yield _try(name, lambda options=options: f"{options.name} at {resolve_model(options)}")
+
+
+def _store(config: Config) -> Iterator[Check]:
+    def attempt() -> str:
+        storage = open_storage(config.corpus)
+        name = f"runs/doctor-{secrets.token_hex(4)}"
+        try:
+            conditional = storage.create(name, b"1") and not storage.create(name, b"2")
+        finally:
+            storage.delete(name)
+        return f"{config.corpus} can be written" + ("" if conditional else ", but ignores conditional writes")
+
+    yield _try("store", attempt)
+
+
+def _try(name: str, attempt: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, attempt())
+    except (ConfigError, OperationError, OSError) as error:
+        return Check(name, False, str(error))

@@ -1,0 +1,197 @@
+"""The Ray wiring of a run: the only file that knows Ray Data. The steps themselves are in `jobs/steps.py`.
+
+references -> EnrichDocuments (one actor per model replica) -> StageVectors (embedding actors) -> summaries. Only references
+enter and only summaries leave; text crosses Ray's object store once, between the two. A block of references goes to one
+replica, so a document's prompts share their prefix there.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from indexing import segments
+from indexing.manifest import SegmentEntry
+from indexing.storage import open_storage
+from jobs.sources import Listing, scan_file
+from jobs.steps import EnrichDocuments, Report, Run, StageVectors
+
+logger = logging.getLogger(__name__)
+
+WINDOW_DOCUMENTS = 1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
+_DOCUMENTS_IN_FLIGHT = 8  # blocks that a replica works on at once: while one waits for storage, others feed the engine
+_TRIES = 3
+_SCAN_FILES = 64
+
+
+@contextlib.contextmanager
+def cluster(address: str | None) -> Iterator[None]:
+    """A Ray to run on: the one at `address` or in the environment (as in a submitted job), else one in this machine."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        remote = address or os.environ.get("RAY_ADDRESS")
+        ray.init(
+            address=remote,
+            num_cpus=None if remote else max(2, os.cpu_count() or 1),
+            include_dashboard=None if remote else False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            runtime_env=_environment(),
+        )
+    _quieten()
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def scan(listing: Listing, max_bytes: int) -> pa.Table:
+    """References to all records of all files, in no particular order."""
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_scan_files)
+    groups = [listing.files[start : start + _SCAN_FILES] for start in range(0, len(listing.files), _SCAN_FILES)]
+    found: list[pa.Table] = ray.get([remote.remote(listing.root, group, max_bytes) for group in groups])
+    return pa.concat_tables(found)
+
+
+def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
+    """Run all references through both steps; summaries, one row per reference, in no particular order."""
+    import ray
+
+    config = run.config
+    replicas = config.model.replicas if config.model and config.context.strategy == "situate" else 1
+    gpus = config.model.gpus_per_replica if config.model and config.context.strategy == "situate" else 0
+    blocks = plan_blocks(refs, replicas)
+    relay = ray.remote(num_cpus=0)(_Relay).remote()
+    send: Report = _Send(relay)
+    dataset = ray.data.from_arrow(blocks)
+    dataset = dataset.map_batches(
+        EnrichDocuments,
+        fn_constructor_args=(run, send),
+        batch_size=None,
+        batch_format="pyarrow",
+        concurrency=(replicas, replicas),
+        num_cpus=1,
+        num_gpus=gpus or None,
+        max_concurrency=_DOCUMENTS_IN_FLIGHT,
+        max_restarts=_TRIES,
+        max_task_retries=_TRIES,
+    )
+    dataset = dataset.map_batches(
+        StageVectors,
+        fn_constructor_args=(run, send),
+        batch_size=max(1, min(128, refs.num_rows // 8)),
+        batch_format="pyarrow",
+        concurrency=(1, 1) if replicas == 1 else (1, replicas),
+        num_cpus=1,
+        max_restarts=_TRIES,
+        max_task_retries=_TRIES,
+    )
+    found: list[pa.Table] = []
+    with _polling(relay, report):
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            found.append(batch)
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], dimension: int) -> list[SegmentEntry]:
+    """Build a segment per group of (first id, last id, parts), side by side; in the order of the groups."""
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_build_segment)
+    futures = [remote.remote(run, first, last, parts, dimension) for first, last, parts in groups]
+    built: list[SegmentEntry] = ray.get(futures)
+    return built
+
+
+def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
+    """Cut references into blocks: windows in document order, longest first inside a window, enough blocks to balance."""
+    size = max(1, min(16, refs.num_rows // (replicas * 16)))
+    blocks = []
+    for start in range(0, refs.num_rows, WINDOW_DOCUMENTS):
+        window = refs.slice(start, WINDOW_DOCUMENTS).sort_by([("num_bytes", "descending"), ("id", "ascending")])
+        blocks += [window.slice(first, size) for first in range(0, window.num_rows, size)]
+    return blocks
+
+
+def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
+    return pa.concat_tables([scan_file(root, file, max_bytes) for file in files])
+
+
+def _build_segment(run: Run, first: str, last: str, parts: Sequence[str], dimension: int) -> SegmentEntry:
+    storage = open_storage(run.config.corpus)
+    return segments.build(storage, run.id, parts, first, last, dimension, run.config.index)
+
+
+class _Relay:
+    """Collects counts from the workers until the driver asks."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        for name, number in counts.items():
+            self._counts[name] = self._counts.get(name, 0) + number
+
+    def counts(self) -> dict[str, int]:
+        return dict(self._counts)
+
+
+class _Send:
+    """A worker's end of the relay; a lost count costs a progress line nothing."""
+
+    def __init__(self, relay: Any) -> None:
+        self._relay = relay
+
+    def __call__(self, counts: Mapping[str, int]) -> None:
+        self._relay.add.remote(dict(counts))
+
+
+@contextlib.contextmanager
+def _polling(relay: Any, report: Callable[[Mapping[str, int]], None], every_s: float = 0.5) -> Iterator[None]:
+    import threading
+
+    import ray
+
+    done = threading.Event()
+
+    def poll() -> None:
+        while not done.wait(every_s):
+            report(ray.get(relay.counts.remote()))
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+        done.set()
+        thread.join()
+        report(ray.get(relay.counts.remote()))
+    finally:
+        done.set()
+        thread.join()
+
+
+def _environment() -> dict[str, Any]:
+    """What the workers of a local Ray inherit besides the environment."""
+    return {"env_vars": {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}}
+
+
+def _quieten() -> None:
+    """Ray Data's own bars and messages give way to ours."""
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.preserve_order = False
+    for name in ("ray.data", "ray"):
+        logging.getLogger(name).setLevel(logging.ERROR)

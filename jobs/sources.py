@@ -1,0 +1,198 @@
+"""Sources -> references to documents: listed, read once for their ids and hashes, sorted, duplicates named.
+
+`list_files` asks the store; `scan_file` runs on the workers; `resolve` runs in the driver on ids and hashes alone;
+`SourceReader` reads one document by its reference. One row per reference (schema REFS), whatever becomes of it.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from enrichment import documents
+from enrichment.documents import FormatName, Loaded, Place, Record
+from enrichment.errors import ConfigError, DocumentError
+from enrichment.formats import jsonl, parquet
+from indexing.storage import MissingObjectError, is_remote, open_storage
+from jobs.config import DocumentsOptions
+
+REFS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("file", pa.string()),  # relative to `Listing.root`
+        ("format", pa.string()),
+        ("number", pa.int64()),  # of the record in its file, from 1; null for a file that is one document
+        ("first", pa.int64()),  # see documents.Place
+        ("second", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("problem", pa.string()),  # "reason: message" for what is known to be unusable
+    ]
+)
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class SourceFile(NamedTuple):
+    """A file that holds documents."""
+
+    name: str
+    format: FormatName
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a source holds: its root, its files in order, and how many files were no documents."""
+
+    root: str
+    files: tuple[SourceFile, ...]
+    num_ignored: int
+
+
+def list_files(options: DocumentsOptions) -> Listing:
+    """List a file, a directory, a glob or a prefix. Raises ConfigError if nothing there is a document."""
+    root, pattern = _split_uri(options.uri)
+    hidden = re.compile(r"(^|/)\.")
+    files, ignored = [], 0
+    for entry in open_storage(root).list():
+        if hidden.search(entry.name) or not pattern.fullmatch(entry.name):
+            continue
+        format_name = documents.format_of(entry.name, options.format)
+        if format_name is None:
+            ignored += 1
+        else:
+            files.append(SourceFile(entry.name, format_name, entry.size_bytes))
+    if not files:
+        seen = f"{ignored} files of other kinds are there" if ignored else "it does not exist or is empty"
+        raise ConfigError(
+            f"documents.uri {options.uri} holds no documents: {seen}; a document ends in {documents.known_suffixes()},"
+            " or set documents.format"
+        )
+    return Listing(root, tuple(files), ignored)
+
+
+def scan_file(root: str, file: SourceFile, max_bytes: int) -> pa.Table:
+    """Read one file once: a reference per record. A file that cannot be read is one reference with its problem."""
+    try:
+        data = open_storage(root).get(file.name)
+        found = [_reference(record, file, max_bytes) for record in documents.scan(data, file.format)]
+    except (DocumentError, MissingObjectError, PermissionError) as error:
+        reason = error.reason if isinstance(error, DocumentError) else "unreadable"
+        record = Record(Place(), None, None, b"", None)
+        found = [_reference(record, file, max_bytes) | {"problem": f"{reason}: {error}"}]
+    return pa.Table.from_pylist(found, schema=REFS)
+
+
+def _reference(record: Record, file: SourceFile, max_bytes: int) -> dict[str, Any]:
+    size = record.place.second if record.fields is None else len(str(record.fields.get("text") or "").encode("utf-8", "replace"))
+    problem = f"unreadable: {record.problem}" if record.problem else None
+    if size > max_bytes:
+        problem = f"too_large: {size} bytes are over documents.max_bytes ({max_bytes}); raise it or split the document"
+    return {
+        "id": documents.record_id(record, file.name),
+        "file": file.name,
+        "format": file.format,
+        "number": record.number,
+        "first": record.place.first,
+        "second": record.place.second,
+        "num_bytes": size,
+        "sha256": record.sha256(),
+        "problem": problem,
+    }
+
+
+def resolve(refs: pa.Table) -> pa.Table:
+    """Sort references by (id, file, number) and mark all but the first of an id as duplicates, naming both sources."""
+    refs = refs.sort_by([("id", "ascending"), ("file", "ascending"), ("number", "ascending")])
+    problems = refs["problem"].to_pylist()
+    ids, files, numbers = (refs[name].to_pylist() for name in ("id", "file", "number"))
+    first = 0
+    for row in range(1, len(ids)):
+        if ids[row] != ids[first]:
+            first = row
+        else:
+            kept = source_name(files[first], numbers[first])
+            problems[row] = f"duplicate_id: the id is taken by {kept}; give each document its own"
+    return refs.set_column(REFS.get_field_index("problem"), REFS.field("problem"), pa.array(problems, pa.string()))
+
+
+def source_name(file: str, number: int | None) -> str:
+    """What a person would call the place: the file, with the record's number where it holds several."""
+    return file if number is None else f"{file}:{number}"
+
+
+class SourceReader:
+    """Reads documents by reference; keeps the last few row groups, because neighbours share them."""
+
+    def __init__(self, root: str) -> None:
+        self._storage = open_storage(root)
+        self._group = functools.lru_cache(maxsize=4)(self._read_group)
+
+    def load(self, ref: dict[str, Any]) -> tuple[Loaded, str]:
+        """The document and the sha256 of its source as it was read now. Raises DocumentError with its reason."""
+        if ref["problem"]:
+            reason, _, message = ref["problem"].partition(": ")
+            raise DocumentError(reason, message)
+        try:
+            record = self._record(ref)
+        except (MissingObjectError, PermissionError) as error:
+            raise DocumentError("unreadable", str(error)) from error
+        return documents.load(record, ref["file"], ref["format"]), record.sha256()
+
+    def _record(self, ref: dict[str, Any]) -> Record:
+        place = Place(ref["first"], ref["second"])
+        if ref["format"] == "parquet":
+            fields = self._group(ref["file"], place.first)[place.second]
+            return Record(place, ref["number"], fields)
+        if ref["format"] == "jsonl":
+            line = self._storage.get_range(ref["file"], place.first, place.second)
+            problem, parsed = jsonl.parse(line)
+            return Record(place, ref["number"], parsed, line, problem)
+        return Record(place, None, None, self._storage.get(ref["file"]))
+
+    def _read_group(self, name: str, group: int) -> Sequence[dict[str, Any]]:
+        return parquet.read_group(pq.ParquetFile(pa.BufferReader(self._storage.get(name))), group)
+
+
+def _split_uri(uri: str) -> tuple[str, re.Pattern[str]]:
+    """A source -> the root to list and the pattern of names below it."""
+    wildcard = _WILDCARD.search(uri)
+    if wildcard:
+        root = uri[: wildcard.start()].rpartition("/")[0] or "."
+        rest = uri[len(root) + 1 :] if uri.startswith(root) else uri
+        return root, re.compile(_glob_pattern(rest))
+    name = uri.rstrip("/").rpartition("/")[2]
+    if documents.format_of(name, "auto") is not None and not _is_directory(uri):
+        root = uri.rstrip("/").rpartition("/")[0] or "."
+        return root, re.compile(re.escape(name))
+    return uri.rstrip("/") or "/", re.compile(r".*", re.DOTALL)
+
+
+def _is_directory(uri: str) -> bool:
+    from pathlib import Path
+
+    return not is_remote(uri) and Path(uri).is_dir()
+
+
+def _glob_pattern(glob: str) -> str:
+    """`**/` is any number of directories, `*` and `?` stay inside one, `[...]` is a set."""
+    pattern = ""
+    for piece in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]*\]|.", glob, re.DOTALL):
+        match piece:
+            case "**/":
+                pattern += "(?:.*/)?"
+            case "**":
+                pattern += ".*"
+            case "*":
+                pattern += "[^/]*"
+            case "?":
+                pattern += "[^/]"
+            case _ if piece.startswith("[") and len(piece) > 1:
+                pattern += "[" + piece[1:-1].replace("\\", "\\\\").replace("!", "^", 1) + "]"
+            case _:
+                pattern += re.escape(piece)
+    return pattern

@@ -1,0 +1,228 @@
+"""The two steps that workers carry out, as plain callables: Ray wires them in `jobs/flow.py`, tests call them directly.
+
+`EnrichDocuments`: references -> units (one row per document: text, chunks, contexts); appends to the ledger only.
+`StageVectors`: units -> staged documents, rows and vectors, and one summary row per document. Rows are conserved: one
+reference in, one unit, one summary row out, whatever became of the document.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from enrichment import models
+from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
+from enrichment.engine import Engine, VllmEngine
+from enrichment.errors import DocumentError
+from enrichment.fake_engine import FakeEngine
+from enrichment.header import header
+from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
+from enrichment.records import Document, DocumentId, Enriched, Span
+from enrichment.split import split
+from enrichment.strategies import Free, Situate, Strategy
+from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
+from indexing import ledger, staging, tables
+from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
+from indexing.segments import text_fields
+from indexing.storage import Storage, open_storage
+from jobs.config import Config
+from jobs.models import resolve_model
+from jobs.sources import SourceReader, source_name
+
+Report = Callable[[Mapping[str, int]], None]
+EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every worker of one run knows. `spans` is the table of given spans for `split.by: spans`, else None."""
+
+    id: str
+    config: Config
+    root: str
+    spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
+
+
+class EnrichDocuments:
+    """References -> units. Holds the language model; documents of one call go through it back to back."""
+
+    def __init__(self, run: Run, report: Report) -> None:
+        config = run.config
+        self._run, self._report = run, report
+        self._storage = open_storage(config.corpus)
+        self._reader = SourceReader(run.root)
+        self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
+        self._model_tokenizer: Tokenizer | None = None
+        self._prompt_fingerprint: str | None = None
+        self._model_fingerprint: str | None = None
+        self.engine: Engine | None = None
+        self._strategy: Strategy = self._situate() if config.context.strategy == "situate" else Free()
+
+    def _situate(self) -> Strategy:
+        options = self._run.config.model
+        assert options is not None
+        if options.name == models.FAKE:
+            self._model_fingerprint, chat = models.FAKE, PLAIN_CHAT
+            self._model_tokenizer = FakeTokenizer()
+            self.engine = FakeEngine(options.max_model_len, options.block_tokens)
+        else:
+            directory = resolve_model(options)
+            self._model_fingerprint = models.fingerprint(directory, options.name, options.revision)
+            self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
+            self.engine = VllmEngine(directory, options)
+        prompts = Prompts(self._model_tokenizer, chat, self._run.config.context.prompt)
+        self._prompt_fingerprint = fingerprint(self._run.config.context.prompt)
+        return Situate(
+            self.engine,
+            prompts,
+            self._run.config.context,
+            options.max_model_len,
+            options.block_tokens,
+            self._model_fingerprint,
+            ledger.read_contexts(self._storage),
+        )
+
+    async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
+        results = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
+        paid = [ledger.Paid(e.document.id, c) for e, new in results for c, n in zip(e.contexts, new, strict=True) if n]
+        await asyncio.to_thread(
+            ledger.append_contexts, self._storage, self._run.id, secrets.token_hex(8), paid
+        )
+        yield staging.units(enriched for enriched, _ in results)
+
+    async def _enrich(self, ref: dict[str, Any]) -> tuple[Enriched, Sequence[bool]]:
+        source = source_name(ref["file"], ref["number"])
+        try:
+            # Reading, splitting and tokenising run beside the event loop, which feeds the engine.
+            prepared = await asyncio.to_thread(self._prepare, ref)
+        except DocumentError as error:
+            empty = Document(DocumentId(ref["id"]), "")
+            self._report({"documents": 1, "quarantined": 1})
+            return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}"), ()
+        loaded, sha256, chunks, encoding = prepared
+        if not chunks:
+            self._report({"documents": 1})
+            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty"), ()
+        outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
+        config = self._run.config
+        enriched = Enriched(
+            document=loaded.document,
+            source=source,
+            source_sha256=sha256,
+            replaced=loaded.replaced,
+            chunks=chunks,
+            headers=tuple(header(loaded.document, c) if config.context.strategy != "none" else None for c in chunks),
+            contexts=outcome.contexts,
+            strategy=config.context.strategy,
+            prompt_fingerprint=self._prompt_fingerprint,
+            model_fingerprint=self._model_fingerprint,
+            generated=sum(outcome.generated),
+            tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
+        )
+        self._report({"documents": 1, "chunks": len(chunks), "generated": enriched.generated})
+        return enriched, outcome.generated
+
+    def _prepare(self, ref: dict[str, Any]) -> tuple[Any, str, Any, Any]:
+        loaded, sha256 = self._reader.load(ref)
+        document = loaded.document
+        by_tokens = self._run.config.split.by == "tokens"
+        embedder_tokens = self._embedder_tokenizer.encode(document.text).offsets if by_tokens else None
+        model_tokens = self._model_tokenizer.encode(document.text) if self._model_tokenizer else None
+        given = None
+        if self._run.spans is not None:
+            if document.id not in self._run.spans:
+                raise DocumentError("no_spans", f"split.spans gives none for {document.id}; add them")
+            given = [Span(start, end) for start, end in self._run.spans[document.id]]
+        chunks = split(
+            document,
+            loaded.headings,
+            self._run.config.split,
+            embedder_tokens,
+            model_tokens.offsets if model_tokens else None,
+            given,
+        )
+        return loaded, sha256, tuple(chunks), model_tokens
+
+
+class StageVectors:
+    """Units -> staged Parquet, and a summary row per document. Holds the embedder."""
+
+    def __init__(self, run: Run, report: Report) -> None:
+        self._run, self._report = run, report
+        self._storage: Storage = open_storage(run.config.corpus)
+        self._embedder: Embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
+        self._paid = ledger.read_vectors(self._storage, self._embedder.dimension)
+
+    def __call__(self, units: pa.Table) -> pa.Table:
+        import tempfile
+
+        part = secrets.token_hex(8)
+        rows = staging.rows_of(units)
+        vectors = self._vectors(rows, part)
+        with tempfile.TemporaryDirectory(prefix="situate-part-") as work:
+            for name, table in ((ROWS, rows), (VECTORS, vectors), (DOCUMENTS, staging.documents_of(units))):
+                tables.write(table, Path(work) / name)
+                self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
+        self._report({"embedded": rows.num_rows})
+        return summaries(units, rows, part)
+
+    def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
+        fields = self._run.config.index.dense_text
+        leads = text_fields(rows, [name for name in fields if name != "body"])
+        bodies = text_fields(rows, ["body"]) if "body" in fields else [[]] * rows.num_rows
+        texts: list[str] = []
+        owners: list[tuple[int, int]] = []
+        for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):
+            pieces = parts("\n".join(lead), "".join(body), self._embedder)
+            texts += pieces
+            owners += [(row, number) for number in range(len(pieces))]
+        vectors = self._embed(texts, [rows["document_id"][row].as_py() for row, _ in owners], part)
+        schema = tables.vectors(self._embedder.dimension)
+        columns = [[row for row, _ in owners], [number for _, number in owners], vectors]
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
+        """A vector per text, as float16 bytes; texts embedded before, here or in the ledger, are not embedded again."""
+        keys = [vector_key(self._embedder.fingerprint, text) for text in texts]
+        missing = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._paid}
+        rows = sorted(missing.values())
+        found = [
+            self._embedder.embed_passages([texts[row] for row in batch]).astype(np.float16)
+            for batch in (rows[start : start + EMBED_TEXTS] for start in range(0, len(rows), EMBED_TEXTS))
+        ]
+        new: dict[bytes, bytes] = {}
+        if found:
+            matrix = np.concatenate(found)
+            new_keys = [keys[row] for row in rows]
+            owners = [DocumentId(ids[row]) for row in rows]
+            ledger.append_vectors(self._storage, self._run.id, part, new_keys, owners, matrix)
+            new = dict(zip(new_keys, (vector.tobytes() for vector in matrix), strict=True))
+        return [new[key] if key in new else self._paid[key] for key in keys]
+
+
+def summaries(units: pa.Table, rows: pa.Table, part: str) -> pa.Table:
+    """One row per document: what the driver needs to cut segments and to count; nothing of the text."""
+    names = ["id", "source", "source_sha256", "status", "reason", "generated"]
+    columns = {name: units[name] for name in names}
+    columns |= {f"tokens_{name}": units[f"tokens_{name}"] for name in staging.TOKEN_COUNTS}
+    columns["part"] = pa.array([part] * units.num_rows, pa.string())
+    lists = units["rows"].combine_chunks()
+    columns["num_rows"] = pc.list_value_length(lists)
+    statuses: Iterable[Any] = ([row["status"] for row in value] for value in lists.to_pylist())
+    counted = [[found.count(status) for status in STATUSES] for found in statuses]
+    for position, status in enumerate(STATUSES):
+        columns[f"chunks_{status}"] = pa.array([counts[position] for counts in counted], pa.int32())
+    reasons = [
+        [row["reason"] for row in value if row["status"] in ("fallback", "failed")] for value in lists.to_pylist()
+    ]
+    columns["reasons"] = pa.array(reasons, pa.list_(pa.string()))
+    return pa.table(columns)
+
+
+STATUSES = ("ok", "fallback", "failed", "skipped")
