@@ -150,7 +150,9 @@ def _fingerprint(model: str, options: EmbeddingOptions) -> str:
 def _load(directory: Path, pooling: str) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     if pooling == "auto":
         return SentenceTransformer(str(directory), trust_remote_code=False)
     transformer = Transformer(str(directory), model_args={"trust_remote_code": False})

@@ -168,7 +168,9 @@ def _set_environment(options: ModelOptions) -> None:
 async def gather_in_order(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Await calls that start in the given order; all finish before an error is raised, so none is left running."""
     results = await asyncio.gather(*calls, return_exceptions=True)
+    good: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return list(results)
+        good.append(result)
+    return good

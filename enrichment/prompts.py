@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.tokens import Encoding, Tokenizer
 
@@ -111,9 +110,7 @@ class Prompts:
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
         return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]
 
-    def build(
-        self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope
-    ) -> list[Prompt]:
+    def build(self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope) -> list[Prompt]:
         """The prompts of one scope, in chunk order."""
         prefix = np.array(self.prefix(document, headings), dtype=np.int64)
         first = int(np.searchsorted(encoding.offsets.starts, scope.span.start))

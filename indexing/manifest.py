@@ -89,7 +89,9 @@ def from_json(data: bytes, name: str) -> Manifest:
         )
         return Manifest(segments=segments, rejected=tuple(record.pop("rejected")), **record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OperationError(f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot") from error
+        raise OperationError(
+            f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"
+        ) from error
 
 
 def latest(storage: Storage) -> Manifest | None:

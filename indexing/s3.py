@@ -77,7 +77,9 @@ class S3Storage:
     def list(self, prefix: str = "") -> Iterator[Entry]:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + prefix
+        )
         try:
             for page in pages:
                 for item in page.get("Contents", ()):

@@ -43,7 +43,9 @@ class IndexOptions:
         for name in ("dense_text", "lexical_text"):
             fields = getattr(self, name)
             if not fields or len(set(fields)) != len(fields):
-                raise ConfigError(f"index.{name} must list each of context, header, body at most once, and one at least")
+                raise ConfigError(
+                    f"index.{name} must list each of context, header, body at most once, and one at least"
+                )
         if self.rows_per_segment < 1:
             raise ConfigError(f"index.rows_per_segment is {self.rows_per_segment}; it must be at least 1")
 
@@ -60,7 +62,13 @@ def text_fields(rows: pa.Table, names: Sequence[TextField]) -> list[list[str]]:
 
 
 def build(
-    storage: Storage, run_id: str, parts: Sequence[str], first_id: str, last_id: str, dimension: int, options: IndexOptions
+    storage: Storage,
+    run_id: str,
+    parts: Sequence[str],
+    first_id: str,
+    last_id: str,
+    dimension: int,
+    options: IndexOptions,
 ) -> SegmentEntry:
     """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`."""
     with tempfile.TemporaryDirectory(prefix="situate-segment-") as work:
@@ -81,7 +89,9 @@ def build(
         texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
         num_indexed = lexical.build(texts, segment_id, target / layout.LEXICAL, options.language)
         if num_indexed != rows.num_rows:
-            raise OperationError(f"segment {segment_id} has {rows.num_rows} rows but {num_indexed} in its lexical index")
+            raise OperationError(
+                f"segment {segment_id} has {rows.num_rows} rows but {num_indexed} in its lexical index"
+            )
         counts = {
             layout.DOCUMENTS: documents.num_rows,
             layout.ROWS: rows.num_rows,
@@ -89,9 +99,7 @@ def build(
             layout.DENSE: vectors.num_rows,
         }
         files = _upload(storage, segment_id, target, counts)
-    return SegmentEntry(
-        segment_id, content_digest, documents.num_rows, rows.num_rows, vectors.num_rows, tuple(files)
-    )
+    return SegmentEntry(segment_id, content_digest, documents.num_rows, rows.num_rows, vectors.num_rows, tuple(files))
 
 
 def as_matrix(vectors: pa.Table, dimension: int) -> np.ndarray:
@@ -155,7 +163,9 @@ def _ordered(rows: pa.Table, vectors: pa.Table, ids: tuple[str, str]) -> tuple[p
     moved = moved.sort_by([("row", "ascending"), ("part", "ascending")])
     covered = np.unique(moved["row"].to_numpy())
     if len(covered) != len(order) or (len(covered) and covered[0] < 0):
-        raise OperationError(f"the segment of documents {ids[0]} to {ids[1]} has {len(order)} rows but vectors for {len(covered)}")
+        raise OperationError(
+            f"the segment of documents {ids[0]} to {ids[1]} has {len(order)} rows but vectors for {len(covered)}"
+        )
     return rows.take(order), moved
 
 

@@ -28,7 +28,7 @@ from indexing.lexical import LexicalIndex
 from indexing.manifest import FileEntry, Manifest, SegmentEntry
 from indexing.search import Hit, Indexes, Mode
 from indexing.segments import file_sha256
-from indexing.storage import Storage, open_storage
+from indexing.storage import Storage, is_remote, open_storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,11 @@ class Snapshot:
         places = {number: owner for owner, number in numbers.items()}
         return [self._passage(places[s.document], s, hits) for s in within_budget(merge(spans), budget)]
 
+    def span_of(self, hit: Hit) -> tuple[str, int, int]:
+        """A hit's document id and its chunk's span in code points."""
+        rows = self._rows[hit.segment]
+        return tuple(rows[name][hit.row].as_py() for name in ("document_id", "start", "end"))  # type: ignore[return-value]
+
     def document(self, document_id: str) -> dict[str, Any]:
         """A document's stored record. Raises ConfigError for an id that the snapshot does not hold."""
         return self._document(*self._find(document_id))
@@ -145,8 +150,16 @@ class Snapshot:
         segment, place = self._find(document_id)
         document = self._document(segment, place)
         start, end = span or (0, document["length"])
+        if not is_remote(self.storage.uri):
+            self._check_originals(segment)
         name = layout.segment(self.manifest.segments[segment].id, layout.ORIGINALS)
         return self.storage.get_range(name, document["offset"] + start, end - start).decode()
+
+    @functools.cache  # noqa: B019 - a snapshot lives as long as its process or is dropped whole
+    def _check_originals(self, segment: int) -> None:
+        """Originals on a local disk are verified at their first use; remote ones are read by range alone."""
+        entry = self.manifest.segments[segment]
+        self._file(entry, _entry(entry, layout.ORIGINALS))
 
     def _find(self, document_id: str) -> tuple[int, int]:
         for segment, ids in enumerate(self._ids):

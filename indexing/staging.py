@@ -105,7 +105,11 @@ def rows_of(table: pa.Table) -> pa.Table:
     texts = table["text"].to_pylist()
     starts, ends = rows["start"].to_pylist(), rows["end"].to_pylist()
     pieces = [texts[p][s:e] for p, s, e in zip(parents.to_pylist(), starts, ends, strict=True)]
-    columns = {**{name: rows[name] for name in rows.schema.names}, "document_id": ids, "text": pa.array(pieces, pa.string())}
+    columns = {
+        **{name: rows[name] for name in rows.schema.names},
+        "document_id": ids,
+        "text": pa.array(pieces, pa.string()),
+    }
     return pa.table([columns[name] for name in ROWS.names], schema=ROWS)
 
 

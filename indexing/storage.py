@@ -4,6 +4,7 @@ Names are slash-separated keys that this program makes itself; no document id ev
 `indexing/s3.py`. Objects are never edited: `put` replaces a whole object at once, `create` decides a race.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -122,7 +123,13 @@ class DirectoryStorage:
         yield from sorted(found)
 
     def delete(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)
+        path = self._path(name)
+        path.unlink(missing_ok=True)
+        for parent in path.parents:
+            if parent == self.root or not parent.is_dir() or any(parent.iterdir()):
+                break
+            with contextlib.suppress(OSError):  # another writer may have put a file there just now
+                parent.rmdir()
 
     def _path(self, name: str) -> Path:
         return self.root / name

@@ -22,7 +22,11 @@ def show(renderable: RenderableType) -> None:
 
 def refreshed(record: Record, corpus: str) -> RenderableType:
     """The closing summary of a refresh."""
-    head = f"snapshot {record['snapshot']} published" if record["published"] else f"snapshot {record['snapshot']} stands: nothing changed"
+    head = (
+        f"snapshot {record['snapshot']} published"
+        if record["published"]
+        else f"snapshot {record['snapshot']} stands: nothing changed"
+    )
     grid = Table.grid(padding=(0, 2))
     grid.add_row("documents", _counts(record["documents"]))
     grid.add_row("chunks", _counts(record["chunks"]))
@@ -82,7 +86,9 @@ def shown(record: Record) -> RenderableType:
         grid.add_row("context", Text(visible(chunk["context"] or "none"), style="italic magenta"))
         reason = f" ({visible(chunk['reason'])})" if chunk["reason"] else ""
         grid.add_row("status", Text(f"{chunk['status']}{reason}, strategy {chunk['strategy']}"))
-        grid.add_row("span", Text(f"[{chunk['start']}:{chunk['end']}], bytes [{chunk['byte_start']}:{chunk['byte_end']}]"))
+        grid.add_row(
+            "span", Text(f"[{chunk['start']}:{chunk['end']}], bytes [{chunk['byte_start']}:{chunk['byte_end']}]")
+        )
         parts.append(Panel(grid, title=f"chunk {chunk['chunk_index']}", title_align="left"))
     if "window" in record:
         window = record["window"]
@@ -121,7 +127,9 @@ def diagnosis(record: Record) -> RenderableType:
 
 def started(record: Record) -> RenderableType:
     """What `init` wrote."""
-    return Text(f"wrote {record['config']} for {record['documents']} documents; next: situate refresh {record['config']}")
+    return Text(
+        f"wrote {record['config']} for {record['documents']} documents; next: situate refresh {record['config']}"
+    )
 
 
 def submitted(record: Record) -> RenderableType:

@@ -1,5 +1,6 @@
 """`situate doctor`: what is missing on this machine and how to get it. Reads and tries, changes nothing that stays."""
 
+import functools
 import importlib.util
 import os
 import secrets
@@ -8,6 +9,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from enrichment.embed import EmbeddingOptions
+from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError, OperationError
 from indexing.storage import open_storage
 from jobs.config import Config
@@ -54,7 +57,9 @@ def _java() -> Iterator[Check]:
 
 def _memory() -> Iterator[Check]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    detail = f"{total / 2**30:.0f} GiB" + ("" if total >= _LEAST_MEMORY_BYTES else "; a local model needs 4 GiB or more")
+    detail = f"{total / 2**30:.0f} GiB" + (
+        "" if total >= _LEAST_MEMORY_BYTES else "; a local model needs 4 GiB or more"
+    )
     yield Check("memory", total >= _LEAST_MEMORY_BYTES, detail)
     free = shutil.disk_usage(".").free
     yield Check("disk", free >= 1 << 30, f"{free / 2**30:.0f} GiB free here")
@@ -68,11 +73,15 @@ def _port() -> Iterator[Check]:
 
 
 def _models(config: Config) -> Iterator[Check]:
-    wanted = [("embedding model", config.embedding)]
+    wanted: list[tuple[str, EmbeddingOptions | ModelOptions]] = [("embedding model", config.embedding)]
     if config.context.strategy == "situate" and config.model is not None:
-        wanted.append(("language model", config.model))  # type: ignore[arg-type]
+        wanted.append(("language model", config.model))
     for name, options in wanted:
-        yield _try(name, lambda options=options: f"{options.name} at {resolve_model(options)}")
+        yield _try(name, functools.partial(_locate, options))
+
+
+def _locate(options: EmbeddingOptions | ModelOptions) -> str:
+    return f"{options.name} at {resolve_model(options)}"
 
 
 def _store(config: Config) -> Iterator[Check]:

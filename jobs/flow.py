@@ -21,16 +21,25 @@ from jobs.steps import EnrichDocuments, Report, Run, StageVectors
 
 logger = logging.getLogger(__name__)
 
-WINDOW_DOCUMENTS = 1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
+WINDOW_DOCUMENTS = (
+    1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
+)
 _DOCUMENTS_IN_FLIGHT = 8  # blocks that a replica works on at once: while one waits for storage, others feed the engine
 _TRIES = 3
+_DRIVER_ENVIRONMENT = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Its SIGSEGV handler takes the signal that a JVM in the same process uses, and the process dies.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
 _SCAN_FILES = 64
 
 
 @contextlib.contextmanager
 def cluster(address: str | None) -> Iterator[None]:
     """A Ray to run on: the one at `address` or in the environment (as in a submitted job), else one in this machine."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in _DRIVER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
     started = not ray.is_initialized()
@@ -83,7 +92,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         num_cpus=1,
         num_gpus=gpus or None,
         max_concurrency=_DOCUMENTS_IN_FLIGHT,
-        max_restarts=_TRIES,
+        max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
         max_task_retries=_TRIES,
     )
     dataset = dataset.map_batches(
@@ -93,7 +102,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         batch_format="pyarrow",
         concurrency=(1, 1) if replicas == 1 else (1, replicas),
         num_cpus=1,
-        max_restarts=_TRIES,
+        max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
         max_task_retries=_TRIES,
     )
     found: list[pa.Table] = []
@@ -187,7 +196,13 @@ def _environment() -> dict[str, Any]:
 
 def _quieten() -> None:
     """Ray Data's own bars and messages give way to ours."""
+    import warnings
+
     import ray
+    from ray.util.annotations import RayDeprecationWarning
+
+    # An actor's bounds on restarts can only be given the way that Ray 2.64 will drop; the version is pinned.
+    warnings.filterwarnings("ignore", category=RayDeprecationWarning)
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

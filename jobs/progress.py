@@ -77,7 +77,9 @@ class Progress:
             done = counts.get("documents", 0)
             rate = done / max(time.monotonic() - self._started, 1e-9)
             left = f", {(self._total - done) / rate:.0f} s left" if rate else ""
-            self._say(f"{self._stage}: {done}/{self._total} documents, {rate:.1f}/s{left}{self._detail(', ')}")
+            speed = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
+            waiting = "" if done else ", loading the model" if not counts.get("workers") else ", first documents"
+            self._say(f"{self._stage}: {done}/{self._total} documents, {speed}{left}{waiting}{self._detail(', ')}")
         self._record()
 
     def _detail(self, lead: str = "") -> str:
@@ -91,13 +93,25 @@ class Progress:
             yield
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
         from rich.progress import Progress as Bar
-        from rich.progress import TimeRemainingColumn
 
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         if total:
-            columns += [BarColumn(), MofNCompleteColumn(), _rate_column(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")]
+            columns += [
+                BarColumn(),
+                MofNCompleteColumn(),
+                _rate_column(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[detail]}"),
+            ]
         else:
             columns += [TimeElapsedColumn()]
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -4,10 +4,9 @@
 creation of the manifest, last; whatever happens before it, readers see the previous snapshot.
 """
 
-import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,17 +14,17 @@ import pyarrow as pa
 
 from enrichment import models, prompts
 from enrichment.embed import open_embedder
-from enrichment.errors import ConfigError, OperationError
-from indexing import layout, manifest, tables
-from indexing.manifest import Manifest, SegmentEntry
-from indexing.staging import TOKEN_COUNTS
+from enrichment.errors import ConfigError
+from indexing import layout, manifest
+from indexing.manifest import Manifest
 from indexing.storage import Storage, is_remote, open_storage
-from jobs import flow, sources
+from jobs import counts, difference, flow, sources
 from jobs.config import Config
+from jobs.difference import Changes
 from jobs.models import resolve_model
 from jobs.progress import Progress
 from jobs.spans import read_spans
-from jobs.steps import STATUSES, Run
+from jobs.steps import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +42,19 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+        return asdict(self) | {"exceeded": list(self.exceeded)}
 
 
 def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
     storage = open_storage(config.corpus)
     dimension, fingerprints = check_models(config)
-    listing = sources.list_files(config.documents)
+    listing = sources.list_files(config.documents, besides=config.corpus)
     previous = manifest.latest(storage)
     with flow.cluster(address):
         with progress.stage("read", len(listing.files)):
             refs = sources.resolve(flow.scan(listing, config.documents.max_bytes))
-        changes = compare(storage, previous, refs, fingerprints)
+        changes = difference.compare(storage, previous, refs, fingerprints)
         if previous and not changes.any:
             return unchanged(previous, changes, progress)
         run = Run(new_run_id(), config, listing.root, read_spans(config.split))
@@ -65,49 +64,26 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         with progress.stage("index", 0):
             entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
         with progress.stage("publish", 0):
-            counts = count(summary, changes)
-            reconcile(refs, counts, entries)
+            counted = counts.count(summary, changes)
+            counts.reconcile(refs, counted, entries)
             published = manifest.new_manifest(
                 previous,
                 run_id=run.id,
                 config=config.as_dict(),
                 fingerprints=fingerprints,
                 dimension=dimension,
-                counts=counts,
+                counts=counted,
                 segments=tuple(entries),
                 dead={},
-                rejected=rejected(summary),
+                rejected=counts.rejected(summary),
             )
             manifest.publish(storage, published)
     remove_staged(storage, run.id)
     result = Result(
-        snapshot=published.sequence,
-        published=True,
-        documents=counts["documents"],
-        chunks=counts["chunks"],
-        tokens=counts["tokens"],
-        reasons=counts["reasons"],
-        seconds=progress.seconds,
-        exceeded=exceeded_limits(config, counts),
+        published.sequence, True, **counted, seconds=progress.seconds, exceeded=counts.exceeded_limits(config, counted)
     )
     progress.end(result.as_dict())
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Documents against the previous snapshot, by id; `settings` says whether a setting changed that rows depend on."""
-
-    new: int
-    changed: int
-    unchanged: int
-    deleted: int
-    settings: bool
-
-    @property
-    def any(self) -> bool:
-        """Whether a new snapshot is due."""
-        return self.settings or self.new + self.changed + self.deleted > 0
 
 
 def check_models(config: Config) -> tuple[int, dict[str, str]]:
@@ -121,29 +97,6 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
         fake = name == models.FAKE
         fingerprints["model"] = models.FAKE if fake else models.fingerprint(directory, name, revision)
     return embedder.dimension, fingerprints
-
-
-def compare(
-    storage: Storage, previous: Manifest | None, refs: pa.Table, fingerprints: Mapping[str, str]
-) -> Changes:
-    """Compare what the sources hold with what the previous snapshot was made from, by source hashes."""
-    before: dict[tuple[str, str], str] = {}
-    for segment in previous.segments if previous else ():
-        data = storage.get(layout.segment(segment.id, layout.DOCUMENTS))
-        table = tables.read(data, tables.DOCUMENTS, columns=["id", "source", "source_sha256"])
-        for entry in table.to_pylist():
-            before[entry["id"], entry["source"]] = entry["source_sha256"]
-    new = changed = unchanged_ = 0
-    for ref in refs.select(["id", "file", "number", "sha256"]).to_pylist():
-        known = before.pop((ref["id"], sources.source_name(ref["file"], ref["number"])), None)
-        if known is None:
-            new += 1
-        elif known == ref["sha256"]:
-            unchanged_ += 1
-        else:
-            changed += 1
-    settings = previous is not None and dict(previous.fingerprints) != dict(fingerprints)
-    return Changes(new, changed, unchanged_, len(before), settings)
 
 
 def cut_segments(summary: pa.Table, rows_per_segment: int) -> list[tuple[str, str, list[str]]]:
@@ -163,80 +116,13 @@ def cut_segments(summary: pa.Table, rows_per_segment: int) -> list[tuple[str, st
     return groups
 
 
-def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
-    """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed."""
-    statuses = summary["status"].to_pylist()
-    documents = {
-        "total": summary.num_rows,
-        "new": changes.new,
-        "changed": changes.changed,
-        "unchanged": changes.unchanged,
-        "deleted": changes.deleted,
-        "stale": 0,
-        "quarantined": statuses.count("quarantined"),
-        "empty": statuses.count("empty"),
-    }
-    chunks = {"total": sum(summary["num_rows"].to_pylist())}
-    chunks |= {status: sum(summary[f"chunks_{status}"].to_pylist()) for status in STATUSES}
-    chunks["generated"] = sum(summary["generated"].to_pylist())
-    chunks["reused"] = chunks["ok"] + chunks["fallback"] - chunks["generated"]
-    tokens = {name: sum(summary[f"tokens_{name}"].to_pylist()) for name in TOKEN_COUNTS}
-    tokens["computed"] = tokens["prompt"] - tokens["cached"]
-    reasons: dict[str, int] = {}
-    for found in summary["reasons"].to_pylist():
-        for reason in found:
-            code = reason.partition(":")[0]
-            reasons[code] = reasons.get(code, 0) + 1
-    return {"documents": documents, "chunks": chunks, "tokens": tokens, "reasons": dict(sorted(reasons.items()))}
-
-
-def reconcile(refs: pa.Table, counts: Mapping[str, Mapping[str, int]], entries: Sequence[SegmentEntry]) -> None:
-    """Refuse to publish unless documents and chunks add up from end to end."""
-    chunks = counts["chunks"]
-    for what, left, right in (
-        ("documents read and enriched", refs.num_rows, counts["documents"]["total"]),
-        ("documents enriched and in segments", counts["documents"]["total"], sum(e.num_documents for e in entries)),
-        ("chunks and rows in segments", chunks["total"], sum(e.num_rows for e in entries)),
-        ("chunks and their statuses", chunks["total"], sum(chunks[status] for status in STATUSES)),
-    ):
-        if left != right:
-            raise OperationError(f"{what} do not add up ({left} and {right}): nothing was published; report this")
-
-
-def rejected(summary: pa.Table) -> tuple[dict[str, str], ...]:
-    """Quarantined documents by name, with their sources and reasons."""
-    entries = summary.select(["id", "source", "status", "reason"]).sort_by([("id", "ascending"), ("source", "ascending")])
-    return tuple(
-        {"id": e["id"], "source": e["source"], "reason": e["reason"]}
-        for e in entries.to_pylist()
-        if e["status"] == "quarantined"
-    )
-
-
-def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
-    """The limits that the published snapshot exceeds, as sentences."""
-    asked = counts["chunks"]["ok"] + counts["chunks"]["fallback"] + counts["chunks"]["failed"]
-    lost = counts["chunks"]["fallback"] + counts["chunks"]["failed"]
-    shares = {
-        "fallback": (lost / asked if asked else 0.0, config.limits.fallback),
-        "quarantined": (
-            counts["documents"]["quarantined"] / max(1, counts["documents"]["total"]),
-            config.limits.quarantined,
-        ),
-    }
-    return tuple(
-        f"limits.{name} is {limit:.1%}, but {share:.1%} were" for name, (share, limit) in shares.items() if share > limit
-    )
-
-
 def unchanged(previous: Manifest, changes: Changes, progress: Progress) -> Result:
     """Nothing to do: the previous snapshot stands."""
-    documents = dict(previous.counts["documents"]) | {"new": 0, "changed": 0, "unchanged": changes.unchanged, "deleted": 0}
-    chunks = dict(previous.counts["chunks"])
-    chunks |= {"generated": 0, "reused": chunks["ok"] + chunks["fallback"]}
-    tokens = dict.fromkeys(previous.counts["tokens"], 0)
-    reasons = dict(previous.counts["reasons"])
-    return Result(previous.sequence, False, documents, chunks, tokens, reasons, progress.seconds, ())
+    counted = {name: dict(values) for name, values in previous.counts.items()}
+    counted["documents"] |= {"new": 0, "changed": 0, "unchanged": changes.unchanged, "deleted": 0}
+    counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
+    counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
+    return Result(previous.sequence, False, **counted, seconds=progress.seconds, exceeded=())
 
 
 def remove_staged(storage: Storage, run_id: str) -> None:
@@ -254,8 +140,6 @@ def refuse_local_paths(config: Config) -> None:
     """A cluster reaches only remote stores. Raises ConfigError naming the first local path."""
     for key, uri in (("corpus", config.corpus), ("documents.uri", config.documents.uri)):
         if not is_remote(uri):
-            raise ConfigError(f"{key} is the local path {uri}, which a remote cluster cannot see; use s3://bucket/prefix")
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+            raise ConfigError(
+                f"{key} is the local path {uri}, which a remote cluster cannot see; use s3://bucket/prefix"
+            )

@@ -3,9 +3,9 @@
 from typing import Any
 
 from enrichment.errors import ConfigError
+from enrichment.records import Span
 from indexing import serving
 from indexing.windows import Neighbour, widen
-from enrichment.records import Span
 
 
 def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -53,13 +54,19 @@ class Listing:
     num_ignored: int
 
 
-def list_files(options: DocumentsOptions) -> Listing:
-    """List a file, a directory, a glob or a prefix. Raises ConfigError if nothing there is a document."""
+def list_files(options: DocumentsOptions, besides: str | None = None) -> Listing:
+    """List a file, a directory, a glob or a prefix, without what lies below `besides` (the corpus itself) or is hidden.
+
+    Raises ConfigError if nothing there is a document.
+    """
     root, pattern = _split_uri(options.uri)
     hidden = re.compile(r"(^|/)\.")
     files, ignored = [], 0
+    own = _below(root, besides) if besides else None
     for entry in open_storage(root).list():
         if hidden.search(entry.name) or not pattern.fullmatch(entry.name):
+            continue
+        if own is not None and entry.name.startswith(own):
             continue
         format_name = documents.format_of(entry.name, options.format)
         if format_name is None:
@@ -88,7 +95,11 @@ def scan_file(root: str, file: SourceFile, max_bytes: int) -> pa.Table:
 
 
 def _reference(record: Record, file: SourceFile, max_bytes: int) -> dict[str, Any]:
-    size = record.place.second if record.fields is None else len(str(record.fields.get("text") or "").encode("utf-8", "replace"))
+    size = (
+        record.place.second
+        if record.fields is None
+        else len(str(record.fields.get("text") or "").encode("utf-8", "replace"))
+    )
     problem = f"unreadable: {record.problem}" if record.problem else None
     if size > max_bytes:
         problem = f"too_large: {size} bytes are over documents.max_bytes ({max_bytes}); raise it or split the document"
@@ -172,9 +183,16 @@ def _split_uri(uri: str) -> tuple[str, re.Pattern[str]]:
     return uri.rstrip("/") or "/", re.compile(r".*", re.DOTALL)
 
 
-def _is_directory(uri: str) -> bool:
-    from pathlib import Path
+def _below(root: str, uri: str) -> str | None:
+    """The prefix of names below `root` that lie in `uri`; None if none do."""
+    if is_remote(root) or is_remote(uri):
+        prefix = uri.rstrip("/") + "/"
+        return prefix.removeprefix(root.rstrip("/") + "/") if prefix.startswith(root.rstrip("/") + "/") else None
+    inner, outer = Path(uri).resolve(), Path(root).resolve()
+    return f"{inner.relative_to(outer).as_posix()}/" if inner.is_relative_to(outer) and inner != outer else None
 
+
+def _is_directory(uri: str) -> bool:
     return not is_remote(uri) and Path(uri).is_dir()
 
 

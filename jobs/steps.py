@@ -63,6 +63,7 @@ class EnrichDocuments:
         self._model_fingerprint: str | None = None
         self.engine: Engine | None = None
         self._strategy: Strategy = self._situate() if config.context.strategy == "situate" else Free()
+        report({"workers": 1})
 
     def _situate(self) -> Strategy:
         options = self._run.config.model
@@ -91,9 +92,7 @@ class EnrichDocuments:
     async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
         results = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
         paid = [ledger.Paid(e.document.id, c) for e, new in results for c, n in zip(e.contexts, new, strict=True) if n]
-        await asyncio.to_thread(
-            ledger.append_contexts, self._storage, self._run.id, secrets.token_hex(8), paid
-        )
+        await asyncio.to_thread(ledger.append_contexts, self._storage, self._run.id, secrets.token_hex(8), paid)
         yield staging.units(enriched for enriched, _ in results)
 
     async def _enrich(self, ref: dict[str, Any]) -> tuple[Enriched, Sequence[bool]]:

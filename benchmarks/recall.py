@@ -1,0 +1,78 @@
+"""Recall@k of golden spans, by mode, with contexts and without: `python benchmarks/recall.py examples/handbook.yaml QUESTIONS`.
+
+For each question the recall is the share of its golden characters that the first k hits cover, so it works with any
+splitter; the table gives means over all questions in per cent. Variants are built beside the configured corpus and reuse what
+they share. Conditions: the configuration's models, window 0, no reranker.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from indexing import serving
+from indexing.search import Mode
+from jobs import config, refresh
+from jobs.progress import Progress
+
+CUTS = (5, 10, 20)
+MODES: tuple[Mode, ...] = ("dense", "lexical", "hybrid")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("questions", type=Path)
+    parser.add_argument("--limit", type=int, help="use the first N questions")
+    options = parser.parse_args()
+    base = config.load(options.config)
+    questions = [json.loads(line) for line in options.questions.read_text().splitlines() if line.strip()]
+    print(
+        f"{len(questions[: options.limit])} questions, {base.embedding.name}, {base.model.name if base.model else 'no model'}"
+    )
+    print(f"{'variant':34} {'mode':8} " + " ".join(f"recall@{cut:<3}" for cut in CUTS))
+    for name, variant in variants(base):
+        refresh.refresh(variant, Progress(show=sys.stderr.isatty()))
+        snapshot = serving.open(variant.corpus)
+        for mode in MODES:
+            means = recalls(snapshot, questions[: options.limit], mode)
+            print(f"{name:34} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
+
+
+def variants(base: config.Config) -> Iterable[tuple[str, config.Config]]:
+    """The configured corpus, then the same without contexts, then without headers."""
+    lexical = "+".join(base.index.lexical_text)
+    yield f"{base.context.strategy} (lexical {lexical})", base
+    for strategy in ("header", "none"):
+        context = dataclasses.replace(base.context, strategy=strategy)
+        yield strategy, dataclasses.replace(base, context=context, corpus=f"{base.corpus}-{strategy}")
+
+
+def recalls(snapshot: serving.Snapshot, questions: Sequence[dict], mode: Mode) -> list[float]:
+    """Mean recall at each cut."""
+    totals = [0.0] * len(CUTS)
+    for question in questions:
+        hits = snapshot.indexes.search(question["query"], max(CUTS), mode)
+        spans = [snapshot.span_of(hit) for hit in hits]
+        for place, cut in enumerate(CUTS):
+            totals[place] += covered(question["spans"], spans[:cut])
+    return [total / len(questions) for total in totals]
+
+
+def covered(golden: Sequence[dict], found: Sequence[tuple[str, int, int]]) -> float:
+    """The share of the golden characters that lie in a found span."""
+    wanted = hit = 0
+    for span in golden:
+        characters = set(range(span["start"], span["end"]))
+        wanted += len(characters)
+        for document_id, start, end in found:
+            if document_id == span["document_id"]:
+                characters -= set(range(start, end))
+        hit += span["end"] - span["start"] - len(characters)
+    return hit / wanted if wanted else 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Summaries of a run -> the counts of a snapshot, checked from end to end before anything is published."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from enrichment.errors import OperationError
+from indexing.manifest import SegmentEntry
+from indexing.staging import TOKEN_COUNTS
+from jobs.config import Config
+from jobs.difference import Changes
+from jobs.steps import STATUSES
+
+Counts = dict[str, dict[str, int]]
+
+
+def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
+    """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed."""
+    statuses = summary["status"].to_pylist()
+    documents = {
+        "total": summary.num_rows,
+        "new": changes.new,
+        "changed": changes.changed,
+        "unchanged": changes.unchanged,
+        "deleted": changes.deleted,
+        "stale": 0,
+        "quarantined": statuses.count("quarantined"),
+        "empty": statuses.count("empty"),
+    }
+    chunks = {"total": sum(summary["num_rows"].to_pylist())}
+    chunks |= {status: sum(summary[f"chunks_{status}"].to_pylist()) for status in STATUSES}
+    chunks["generated"] = sum(summary["generated"].to_pylist())
+    chunks["reused"] = chunks["ok"] + chunks["fallback"] - chunks["generated"]
+    tokens = {name: sum(summary[f"tokens_{name}"].to_pylist()) for name in TOKEN_COUNTS}
+    tokens["computed"] = tokens["prompt"] - tokens["cached"]
+    reasons: dict[str, int] = {}
+    for found in summary["reasons"].to_pylist():
+        for reason in found:
+            code = reason.partition(":")[0]
+            reasons[code] = reasons.get(code, 0) + 1
+    return {"documents": documents, "chunks": chunks, "tokens": tokens, "reasons": dict(sorted(reasons.items()))}
+
+
+def reconcile(refs: pa.Table, counts: Mapping[str, Mapping[str, int]], entries: Sequence[SegmentEntry]) -> None:
+    """Refuse to publish unless documents and chunks add up from end to end."""
+    chunks = counts["chunks"]
+    for what, left, right in (
+        ("documents read and enriched", refs.num_rows, counts["documents"]["total"]),
+        ("documents enriched and in segments", counts["documents"]["total"], sum(e.num_documents for e in entries)),
+        ("chunks and rows in segments", chunks["total"], sum(e.num_rows for e in entries)),
+        ("chunks and their statuses", chunks["total"], sum(chunks[status] for status in STATUSES)),
+    ):
+        if left != right:
+            raise OperationError(f"{what} do not add up ({left} and {right}): nothing was published; report this")
+
+
+def rejected(summary: pa.Table) -> tuple[dict[str, str], ...]:
+    """Quarantined documents by name, with their sources and reasons."""
+    entries = summary.select(["id", "source", "status", "reason"]).sort_by(
+        [("id", "ascending"), ("source", "ascending")]
+    )
+    return tuple(
+        {"id": e["id"], "source": e["source"], "reason": e["reason"]}
+        for e in entries.to_pylist()
+        if e["status"] == "quarantined"
+    )
+
+
+def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
+    """The limits that the published snapshot exceeds, as sentences."""
+    asked = counts["chunks"]["ok"] + counts["chunks"]["fallback"] + counts["chunks"]["failed"]
+    lost = counts["chunks"]["fallback"] + counts["chunks"]["failed"]
+    shares = {
+        "fallback": (lost / asked if asked else 0.0, config.limits.fallback),
+        "quarantined": (
+            counts["documents"]["quarantined"] / max(1, counts["documents"]["total"]),
+            config.limits.quarantined,
+        ),
+    }
+    return tuple(
+        f"limits.{name} is {limit:.1%}, but {share:.1%} were"
+        for name, (share, limit) in shares.items()
+        if share > limit
+    )

@@ -1,0 +1,131 @@
+"""Headings: what counts as one, where it starts, what it is called."""
+
+import time
+
+import pytest
+
+from enrichment.headings import clean_title, heading_end, heading_path, heading_paths, headings
+from enrichment.records import Heading
+
+
+def titles(text: str) -> list[tuple[int, str]]:
+    return [(heading.level, heading.title) for heading in headings(text)]
+
+
+def test_atx_and_setext_headings_start_at_their_first_line() -> None:
+    text = "# One #\n\ntext\n\nTwo\nlines\n---\n\n   ### Three\n"
+    assert headings(text) == [
+        Heading(0, 1, "One"),
+        Heading(text.index("Two"), 2, "Two lines"),
+        Heading(text.index("   ###"), 3, "Three"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```sh\n# no\n```\n",
+        "~~~\n# no\n~~~\n",
+        "```\n# no, the fence is never closed\n",
+        "    # no\n",
+        "> # no\n",
+        "- # no\n\n  # no\n",
+        "<pre>\n# no\n</pre>\n",
+        "<!--\n# no\n-->\n",
+        "#no\n",
+        "####### no\n",
+        "\\# no\n",
+        "text\u2028# no",
+        "\f# no",
+        "[a]: /url\n---\n",
+    ],
+)
+def test_what_only_looks_like_a_heading_is_none(text: str) -> None:
+    assert headings(text) == []
+
+
+def test_offsets_are_those_of_the_original_text() -> None:
+    text = "a\rb\r\n\r\nn\x00l\u2028x\u0085y\fz\n\r👩\u200d👧 e\u0301\r# One\r\n\x00\r\nTwo\r\n===\r# Three"
+    assert [text[heading.start :][:5] for heading in headings(text)] == ["# One", "\x00\r\nTw", "# Thr"]
+
+
+def test_headings_before_the_start_do_not_count() -> None:
+    text = "---\n# comment\n---\n# Title\n"
+    start = text.index("# Title")
+    assert headings(text, start) == [Heading(start, 1, "Title")]
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("  The `run()`  command ", "The run() command"),
+        ("**Bold** and *not*", "Bold and not"),
+        ("2 * 3", "2 * 3"),
+        ("See [the docs](https://example.org/a_(b)) now", "See the docs now"),
+        ("[![badge](a.svg)](b) Name", "badge Name"),
+        ('<a id="x"></a>Anchors', "Anchors"),
+        ("`List<T>`", "List<T>"),
+        ("R&amp;D \\#1 \\*", "R&D #1 *"),
+        ("__init__", "__init__"),
+        ("two\nlines", "two lines"),
+        ("", ""),
+    ],
+)
+def test_titles_lose_their_markup(source: str, title: str) -> None:
+    assert clean_title(source) == title
+
+
+def test_a_deeper_level_closes_at_the_next_heading_of_its_level_or_above() -> None:
+    found = headings("# A\n## B\n### C\n## D\n#\n### E\n# F\n")
+    assert heading_paths(found) == [("A",), ("A", "B"), ("A", "B", "C"), ("A", "D"), (), ("E",), ("F",)]
+
+
+def test_the_path_at_a_position_is_that_of_the_last_heading_at_or_before_it() -> None:
+    found = [Heading(5, 1, "A"), Heading(10, 2, "B")]
+    assert [heading_path(found, position) for position in (0, 4, 5, 9, 10, 99)] == [
+        (),
+        (),
+        ("A",),
+        ("A",),
+        ("A", "B"),
+        ("A", "B"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("# A\r\ntext", 5),
+        ("#\r\rtext", 2),
+        ("A\nB\n--\ntext", 7),
+        ("#A\r\n==\r\nx\n", 8),
+        ("other\n\ntext", 6),
+        ("# A", 3),
+    ],
+)
+def test_a_heading_ends_behind_its_last_line(text: str, end: int) -> None:
+    assert heading_end(text, 0, len(text)) == end
+
+
+HOSTILE = {
+    "quotes": ">" * 1_000_000 + "\n# a",
+    "quote lines": ">\n" * 100_000 + "# a",
+    "brackets": "[" * 1_000_000 + "\n# a",
+    "bracket lines": "[\n" * 100_000 + "# a",
+    "reference titles": "[a]: /u '\n" * 20_000 + "# a",
+    "headings": "# a\n" * 100_000,
+    "backticks": "# " + "`" * 1_000_000,
+    "link openings": "# " + "[](" * 300_000,
+    "setext": "a\n" * 100_000 + "===",
+    "fences": "```\n# a\n" * 50_000,
+    "nested lists": "- " * 100_000 + "\n# a",
+    "line breaks": "\r\n" * 300_000 + "# a",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_takes_linear_time(name: str) -> None:
+    begin = time.process_time()
+    for heading in headings(HOSTILE[name])[:3]:
+        heading_end(HOSTILE[name], heading.start, len(HOSTILE[name]))
+    assert time.process_time() - begin < 10
