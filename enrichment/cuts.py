@@ -1,8 +1,8 @@
 """Cutting a run of text under limits: start and end -> spans of at most the allowed size, cut where it reads best.
 
-Best is behind a paragraph, then a sentence, then a line, then a word, then a grapheme. The tail is not left tiny: where two
-chunks suffice for the rest, the cut nearest to their middle is taken. The search from one cut to the next is bounded by
-the chunk, so time is linear in the text.
+Best is behind a paragraph, then a sentence, then a line, then a word, then a grapheme. The tail is not left tiny: where
+two chunks suffice for the rest, the cut nearest to their middle is taken. The search from one cut to the next is bounded
+by the chunk, so time is linear in the text.
 """
 
 from bisect import bisect_left, bisect_right
@@ -101,7 +101,7 @@ class Cutter:
         return None
 
     def _begin(self, begin: int, stop: int) -> int:
-        """Where the chunk behind `stop` begins: at a word inside the overlap, a grapheme where no word starts, or `stop`."""
+        """Where the next chunk begins: at a word inside the overlap, a grapheme where no word starts, or `stop`."""
         if self._overlap is None:
             return stop
         low = max(self._overlap.back(stop), begin + 1)

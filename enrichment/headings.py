@@ -7,7 +7,6 @@ original text. Time is linear in the text.
 
 import html
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -59,12 +58,6 @@ def heading_paths(headings: Sequence[Heading]) -> list[tuple[str, ...]]:
         open_.append(heading)
         paths.append(tuple(each.title for each in open_ if each.title))
     return paths
-
-
-def heading_path(headings: Sequence[Heading], position: int) -> tuple[str, ...]:
-    """The titles in force at a code point. Linear in the headings: for many positions, bisect `heading_paths`."""
-    before = bisect_right(headings, position, key=lambda heading: heading.start)
-    return heading_paths(headings[:before])[-1] if before else ()
 
 
 def heading_end(text: str, start: int, limit: int) -> int:

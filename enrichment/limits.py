@@ -1,26 +1,14 @@
-"""How much text fits into a chunk: token offsets -> how far a chunk may reach. All searches, nothing is tokenized here."""
-
-from dataclasses import dataclass
+"""How much text fits into a chunk: token offsets -> how far a chunk may reach. Nothing is tokenized here."""
 
 import numpy as np
-import numpy.typing as npt
+
+from enrichment.tokens import TokenOffsets
 
 CHARACTERS_PER_TOKEN = 8
-"""English has 4 to 5 characters per token; only unbroken runs, which a tokenizer may give one token, have more than 8."""
+"""English has 4 to 5 characters per token; only unbroken runs, which may be one token, have over 8."""
 
 MODEL_TOKENS_PER_TOKEN = 2
-"""A second vocabulary may need more tokens for the same text, but not without bound: the prompt's length depends on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenOffsets:
-    """Where a tokenizer found its tokens: code points into the text, `(n,) int64` each, starts and ends non-decreasing.
-
-    Tokens may share code points (bytes of one character); empty ones (special tokens) are not counted.
-    """
-
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+"""Another vocabulary may need more tokens for the same text, but not without bound: prompts are made of them."""
 
 
 class Limits:
@@ -45,7 +33,7 @@ class Limits:
         return end <= self.reach(start)
 
     def reach(self, start: int) -> int:
-        """The last end of a span from `start` that keeps all limits; `start` itself where even one code point does not."""
+        """The last end of a span from `start` that keeps all limits; `start` where not one code point does."""
         reach = min(self.length, start + CHARACTERS_PER_TOKEN * self.size)
         for tokens, size in self._all:
             index = int(tokens.ends.searchsorted(start, "right")) + size

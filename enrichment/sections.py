@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from enrichment.boundaries import SPACE
+from enrichment.boundaries import SPACE, grapheme_floor
 from enrichment.headings import heading_end, heading_paths
 from enrichment.records import Document, Heading
 
@@ -77,4 +77,4 @@ def _sections(document: Document, headings: Sequence[Heading]) -> Iterable[Secti
 
 def _skip_space(text: str, start: int, end: int) -> int:
     match = SPACE.match(text, start, end)
-    return match.end() if match else start
+    return grapheme_floor(text, match.end(), start) if match else start

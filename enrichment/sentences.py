@@ -4,7 +4,7 @@ The library gets one paragraph at a time: beyond about 10 kB it drops line break
 no sentence crosses a blank line. Its pieces are only hints at where to cut; the text is never taken from them.
 """
 
-import sentencex  # type: ignore[import-untyped]  # it ships no types
+import sentencex
 
 from enrichment.boundaries import SPACE, grapheme_floor, paragraph_ends
 from enrichment.records import Span

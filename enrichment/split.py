@@ -12,25 +12,26 @@ from typing import Literal, get_args
 from enrichment.boundaries import grapheme_ceil, grapheme_floor
 from enrichment.cuts import Cutter
 from enrichment.errors import ConfigError, DocumentError
-from enrichment.limits import Limits, TokenOffsets
+from enrichment.limits import Limits
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.sections import Outline, Section
 from enrichment.sentences import sentences
-
-__all__ = ["SplitOptions", "TokenOffsets", "split"]
+from enrichment.tokens import TokenOffsets
 
 Unit = Literal["tokens", "characters", "sentences", "spans"]
+_DEFAULT_SIZES = {"tokens": 200, "sentences": 1, "spans": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
     """The configuration's `split`. `size` and `overlap` count what `by` names, `min_size` tokens (only by tokens).
 
-    `spans` is the uri of the file with the given spans; it is read elsewhere.
+    `size` defaults to 200 tokens or 1 sentence; characters have no default. `spans` is the uri of the file with the given
+    spans; it is read elsewhere.
     """
 
     by: Unit = "tokens"
-    size: int = 200
+    size: int = None  # type: ignore[assignment]  # an int once __post_init__ has run
     overlap: int = 0
     min_size: int = 64
     language: str = "en"
@@ -39,6 +40,10 @@ class SplitOptions:
     def __post_init__(self) -> None:
         if self.by not in get_args(Unit):
             raise ConfigError(f"split.by is {self.by!r}; use one of {', '.join(get_args(Unit))}.")
+        if self.size is None:
+            if self.by not in _DEFAULT_SIZES:
+                raise ConfigError("split.size is missing; split.by: characters needs one, such as 400.")
+            object.__setattr__(self, "size", _DEFAULT_SIZES[self.by])
         if self.size < 1:
             raise ConfigError(f"split.size is {self.size}; it must be at least 1.")
         if not 0 <= self.overlap < self.size:
@@ -138,8 +143,11 @@ def _by_characters(text: str, size: int, overlap: int) -> Iterator[Span]:
     start = end = 0
     while end < len(text):
         stop = grapheme_floor(text, start + size, start)
+        if stop <= end:  # a large grapheme comes next, and the overlap leaves no room for it
+            start = end
+            stop = grapheme_floor(text, start + size, start)
         if stop <= end:
-            stop = grapheme_ceil(text, max(start + size, end + 1), start, len(text))
+            stop = grapheme_ceil(text, start + size, start, len(text))
         end = stop
         yield Span(start, end)
         start = max(grapheme_floor(text, end - overlap, start), grapheme_ceil(text, start + 1, start, end))

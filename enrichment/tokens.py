@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from enrichment.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOffsets:
-    """Where tokens stand: code points, `(n,) int64` each, non-decreasing; a token covers `[starts[i], ends[i])`."""
+    """Where a tokenizer found its tokens: code points into the text, `(n,) int64` each, starts and ends non-decreasing.
 
-    starts: np.ndarray
-    ends: np.ndarray
+    Tokens may share code points (bytes of one character).
+    """
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

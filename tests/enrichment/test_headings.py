@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from enrichment.headings import clean_title, heading_end, heading_path, heading_paths, headings
+from enrichment.headings import clean_title, heading_end, heading_paths, headings
 from enrichment.records import Heading
 
 
@@ -78,18 +78,6 @@ def test_titles_lose_their_markup(source: str, title: str) -> None:
 def test_a_deeper_level_closes_at_the_next_heading_of_its_level_or_above() -> None:
     found = headings("# A\n## B\n### C\n## D\n#\n### E\n# F\n")
     assert heading_paths(found) == [("A",), ("A", "B"), ("A", "B", "C"), ("A", "D"), (), ("E",), ("F",)]
-
-
-def test_the_path_at_a_position_is_that_of_the_last_heading_at_or_before_it() -> None:
-    found = [Heading(5, 1, "A"), Heading(10, 2, "B")]
-    assert [heading_path(found, position) for position in (0, 4, 5, 9, 10, 99)] == [
-        (),
-        (),
-        ("A",),
-        ("A",),
-        ("A", "B"),
-        ("A", "B"),
-    ]
 
 
 @pytest.mark.parametrize(

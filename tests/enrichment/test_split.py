@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from enrichment.errors import ConfigError, DocumentError
 from enrichment.headings import headings
 from enrichment.records import Chunk, Document, DocumentId, Span
-from enrichment.split import SplitOptions, TokenOffsets, split
+from enrichment.split import SplitOptions, split
+from enrichment.tokens import TokenOffsets
 
 PIECES = [
     "a",
@@ -69,7 +71,7 @@ def assert_sound(text: str, chunks: list[Chunk], tiled: bool = True) -> None:
     for chunk in chunks:
         assert chunk.start < chunk.end
         assert encoded[chunk.byte_start : chunk.byte_end] == text[chunk.start : chunk.end].encode()
-    for before, chunk in zip(chunks, chunks[1:], strict=False):
+    for before, chunk in pairwise(chunks):
         assert before.start < chunk.start <= before.end < chunk.end
         assert not tiled or chunk.start == before.end
     assert bool(chunks) == bool(text.strip())
@@ -114,7 +116,7 @@ def test_chunks_by_characters_have_the_size_but_for_graphemes(text: str, size: i
     edges = {0, *(cluster.end for cluster in clusters)}
     longest = max((cluster.end - cluster.start for cluster in clusters), default=0)
     assert all(chunk.start in edges and chunk.end in edges for chunk in chunks)
-    assert all(chunk.end - chunk.start <= size + (longest if longest > 1 else 0) for chunk in chunks)
+    assert all(chunk.end - chunk.start <= max(size, longest) for chunk in chunks)
     assert longest > 1 or all(chunk.end - chunk.start == size for chunk in chunks[:-1])
 
 
@@ -265,6 +267,7 @@ def test_characters_ignore_headings_and_end_with_the_text() -> None:
 def test_characters_move_off_a_grapheme_backwards_and_forwards_only_to_get_on() -> None:
     family = "👩\u200d👩\u200d👧"
     assert texts_of(f"a{family}bcd", by="characters", size=3) == ["a", family, "bcd"]
+    assert texts_of(f"aa{family}{family}", by="characters", size=2, overlap=1) == ["aa", family, family]
 
 
 def test_a_heading_is_no_part_of_the_sentence_behind_it() -> None:
@@ -277,6 +280,7 @@ def test_a_heading_is_no_part_of_the_sentence_behind_it() -> None:
         "## B\n\n",
         "Four is.",
     ]
+    assert texts_of("# A\n \u0301 x", by="sentences", size=1) == ["# A\n", " \u0301 x"]
     assert paths_of(text, by="sentences", size=1)[3:5] == [("1. Title. Yes",), ("1. Title. Yes", "B")]
 
 
@@ -351,8 +355,16 @@ HOSTILE = {
 }
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"size": 100, "overlap": 50},
+    {"by": "characters", "size": 10, "overlap": 5},
+    {"by": "sentences", "size": 1},
+]
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("options", [{}, {"size": 100, "overlap": 50}, {"by": "characters", "size": 10, "overlap": 5}, {"by": "sentences", "size": 1}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_hostile_text_takes_linear_time(name: str, options: dict[str, Any]) -> None:
     text = HOSTILE[name]
     begin = time.process_time()

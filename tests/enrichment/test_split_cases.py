@@ -13,7 +13,8 @@ import pytest
 
 from enrichment.headings import headings
 from enrichment.records import Chunk, Document, DocumentId
-from enrichment.split import SplitOptions, TokenOffsets, split
+from enrichment.split import SplitOptions, split
+from enrichment.tokens import TokenOffsets
 
 DIRECTORY = Path(os.environ.get("SITUATE_CASES", Path(__file__).parents[3] / "shared" / "cases"))
 PATH = DIRECTORY / "texts.jsonl"

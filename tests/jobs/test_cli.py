@@ -1,0 +1,103 @@
+"""The command as a person or a script meets it: one sentence and the right exit status, JSON alone on stdout."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import cli
+
+CONFIG = """\
+corpus: {root}/corpus
+documents: {{uri: {root}/docs}}
+embedding: {{name: {embedder}}}
+model: {{name: {model}}}
+"""
+
+
+def write_config(root: Path, model: str = "fake", embedder: str = "fake") -> str:
+    path = root / "job.yaml"
+    path.write_text(CONFIG.format(root=root, model=model, embedder=embedder))
+    return str(path)
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    return lines[0]
+
+
+def test_a_wrong_key_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write_config(tmp_path))
+    path.write_text(path.read_text() + "splitt: {}\n")
+    assert cli.main(["refresh", str(path)]) == 2
+    assert "splitt is not a known key" in sentence(capsys)
+
+
+def test_a_missing_configuration_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["refresh", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml does not exist" in sentence(capsys)
+
+
+def test_a_missing_source_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["refresh", write_config(tmp_path)]) == 2
+    assert f"{tmp_path}/docs holds no documents" in sentence(capsys)
+
+
+def test_an_empty_source_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "docs").mkdir()
+    assert cli.main(["refresh", write_config(tmp_path)]) == 2
+    assert "holds no documents" in sentence(capsys)
+
+
+@pytest.mark.parametrize("which", ["model", "embedder"])
+def test_an_unknown_model_is_one_sentence_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n\ntext\n")
+    assert cli.main(["refresh", write_config(tmp_path, **{which: "no-such-model"})]) == 2
+    assert "the model no-such-model is neither" in sentence(capsys)
+
+
+def test_an_empty_corpus_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["search", str(tmp_path), "q"], ["show", str(tmp_path), "d"], ["status", str(tmp_path)]):
+        assert cli.main(command) == 2
+        assert str(tmp_path) in sentence(capsys)
+
+
+def test_json_holds_the_error_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["search", str(tmp_path), "q", "--json"]) == 2
+    assert "holds no snapshot" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_numbers_out_of_range_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, value in (("-k", "0"), ("--window", "-1"), ("--budget", "0")):
+        assert cli.main(["search", str(tmp_path), "q", f"{flag}={value}" if flag != "-k" else f"-k{value}"]) == 2
+        assert f"{flag} is {value}" in sentence(capsys)
+
+
+def test_init_writes_a_configuration_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jobs import config
+
+    folder = tmp_path / 'notes "2024": #1'
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", str(folder), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["documents"] == 1
+    assert config.load(Path(written["config"])).documents.uri == str(folder)
+    assert cli.main(["init", str(folder)]) == 2
+    assert "exists already" in sentence(capsys)
+
+
+def test_doctor_names_what_it_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "docs").mkdir()
+    assert cli.main(["doctor", write_config(tmp_path), "--json"]) == 0
+    names = {check["name"] for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert {"ray", "vllm", "faiss", "pyserini", "java", "memory", "store", "embedding model", "language model"} <= names
+    assert not list((tmp_path / "corpus").rglob("*")), "doctor leaves nothing behind"

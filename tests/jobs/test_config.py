@@ -1,0 +1,82 @@
+"""The configuration file: what is refused, and in which words."""
+
+from pathlib import Path
+
+import pytest
+
+from enrichment.errors import ConfigError
+from jobs import config
+
+GOOD = {
+    "corpus": "c",
+    "documents": {"uri": "d"},
+    "embedding": {"name": "fake"},
+    "model": {"name": "fake"},
+}
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    loaded = config.parse(GOOD)
+    assert (loaded.split.by, loaded.split.size, loaded.split.overlap, loaded.split.min_size) == ("tokens", 200, 0, 64)
+    assert (loaded.context.strategy, loaded.context.prompt, loaded.context.max_output_tokens) == (
+        "situate",
+        "causal",
+        96,
+    )
+    assert loaded.index.dense_text == ("header", "body")
+    assert loaded.index.lexical_text == ("context", "header", "body")
+    assert (loaded.limits.fallback, loaded.limits.quarantined) == (0.15, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"splt": {}}, "splt is not a known key"),
+        ({"split": {"sise": 3}}, "split.sise is not a known key; the keys here are by, size"),
+        ({"split": {"size": "many"}}, 'split.size is "many"'),
+        ({"split": {"by": "pages"}}, 'split.by is "pages"'),
+        ({"split": {"size": 10, "overlap": 10}}, "split.overlap"),
+        ({"documents": {}}, "documents.uri is missing"),
+        ({"context": {"strategy": "magic"}}, 'context.strategy is "magic"'),
+        ({"model": {"name": "fake", "replicas": 0}}, "model.replicas is 0"),
+        ({"model": None}, "needs a model"),
+        ({"index": {"dense_text": []}}, "index.dense_text"),
+        ({"embedding": {"name": "fake", "pooling": "best"}}, 'embedding.pooling is "best"'),
+    ],
+)
+def test_a_wrong_setting_is_named(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(GOOD | change)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("a: [1", "is not YAML"), ("- 1\n", "holds no settings"), ("", "holds no settings")],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=words) as caught:
+        config.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        config.load(tmp_path / "none.yaml")
+
+
+def test_the_fingerprint_follows_what_rows_depend_on() -> None:
+    base = config.parse(GOOD).content_fingerprint()
+    same = [{"corpus": "elsewhere"}, {"limits": {"fallback": 0.5}}, {"model": {"name": "fake", "replicas": 4}}]
+    assert {config.parse(GOOD | change).content_fingerprint() for change in same} == {base}
+    other = [{"split": {"size": 100}}, {"context": {"prompt": "quote"}}, {"index": {"language": "de"}}]
+    assert base not in {config.parse(GOOD | change).content_fingerprint() for change in other}
+
+
+def test_a_model_that_no_strategy_uses_changes_nothing() -> None:
+    header = GOOD | {"context": {"strategy": "header"}}
+    other = header | {"model": {"name": "other/model"}}
+    assert config.parse(header).content_fingerprint() == config.parse(other).content_fingerprint()
