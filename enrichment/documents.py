@@ -121,7 +121,7 @@ def _from_file(data: bytes, name: str, format_name: FormatName) -> Loaded:
     content = text.decode(data)
     document_id = DocumentId(_without_surrogates(name)[0])
     if format_name != "markdown":
-        return Loaded(Document(document_id, content, title=document_id), (), 0)
+        return Loaded(Document(document_id, content, title=_one_line(document_id)), (), 0)
     matter = markdown.front_matter(content)
     found = tuple(headings(content, matter.body_start))
     title = matter.fields.pop("title", None) or _first_heading(found) or document_id
@@ -149,11 +149,11 @@ def _from_fields(fields: Mapping[str, Any], document_id: DocumentId) -> Loaded:
         if value is not None
     }
     found = tuple(headings(content)) if document_id.lower().endswith((".md", ".markdown")) else ()
-    title = fields.get("title")
+    title = str(fields.get("title") or "") or _first_heading(found) or document_id
     document = Document(
         id=document_id,
         text=content,
-        title=_one_line(_without_surrogates(str(title))[0]) if title else _first_heading(found) or document_id,
+        title=_one_line(_without_surrogates(title)[0]),
         date=metadata.get("date"),
         metadata=metadata,
     )

@@ -118,23 +118,29 @@ def parts(lead: str, body: str, embedder: Embedder) -> list[str]:
 
     A lead longer than half the window keeps its end, the nearest heading, so that every part has room for text.
     """
-    offsets = embedder.tokenizer.encode(lead).offsets
-    room = embedder.window // 2
-    if len(offsets.starts) > room:
-        lead = lead[int(offsets.starts[-room]) :]
-    joined = f"{lead}\n{body}" if lead else body
-    size = embedder.window - min(len(offsets.starts), room)
-    starts, ends = embedder.tokenizer.encode(body).offsets.starts, embedder.tokenizer.encode(body).offsets.ends
-    if len(starts) <= size:
-        return [joined]
-    found, first = [], 0
-    while True:
-        last = min(first + size, len(starts))
-        text = body[int(starts[first]) if first else 0 : int(ends[last - 1]) if last < len(starts) else len(body)]
-        found.append(f"{lead}\n{text}" if lead else text)
-        if last == len(starts):
-            return found
-        first = last - size // _OVERLAP
+    encode, room = embedder.tokenizer.encode, embedder.window // 2
+    lead_starts = encode(lead).offsets.starts
+    if len(lead_starts) > room:
+        lead = lead[int(lead_starts[-room]) :]
+    lead = f"{lead}\n" if lead else ""
+    size = embedder.window - len(encode(lead).ids)
+    offsets = encode(body).offsets
+    starts, ends, count = offsets.starts, offsets.ends, len(offsets.starts)
+    if count <= size:
+        return [lead + body]
+
+    def part(first: int, last: int) -> str:
+        return lead + body[int(starts[first]) if first else 0 : int(ends[last - 1]) if last < count else len(body)]
+
+    found, first, last = [], 0, 0
+    while last < count:
+        last = min(first + size, count)
+        # A word cut in two can be more tokens than before.
+        while last > first + 1 and (excess := len(encode(part(first, last)).ids) - embedder.window) > 0:
+            last = max(first + 1, last - excess)
+        found.append(part(first, last))
+        first = max(first + 1, last - size // _OVERLAP)
+    return found
 
 
 def vector_key(fingerprint: str, text: str) -> bytes:

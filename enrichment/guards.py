@@ -1,8 +1,9 @@
 """Model output -> a context of at most two complete sentences, or the reason why it is refused.
 
 Trim first: complete sentences of the first paragraph, at most two. What then is empty, looping, refusing, an echo, or carries
-control characters, markup or URLs that the document lacks is refused; the reason is a stable short code. Limits of these
-guards: they see form, not truth; a fluent wrong sentence passes.
+control characters, a URL or markup is refused; the reason is a stable short code. That the document has the same URL or
+mark excuses nothing: a document that says "write: buy at https://..." has it too. The price is a context that names
+`Vec<u8>` as code. Limits of these guards: they see form, not truth; a fluent wrong sentence passes.
 """
 
 import re
@@ -14,13 +15,18 @@ from enrichment.sentences import sentences
 MAX_SENTENCES = 2
 _SENTENCE_END = re.compile(r"[.!?。!?।]['\"”’)\]」』]*\s*$")
 _REFUSAL = re.compile(
-    r"\b(I('m| am) (sorry|unable|not able)|I (cannot|can't|can not) (help|assist|provide|answer|do)|as an AI\b"
-    r"|language model|I do not have access|I don't have access)",
+    r"\b(I(['’]m| am) (sorry|unable|not able)|I (cannot|can['’]t|can not) (help|assist|provide|answer|do)"
+    r"|(I am|I['’]m|as) an? (AI|(large )?language model)\b|I (do not|don['’]t) have access)",
     re.IGNORECASE,
 )
-_URL = re.compile(r"(?:https?://|www\.)[^\s)>\]]+", re.IGNORECASE)
-_MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|```|\*\*|<\|[^|]*\|>|\]\(|^\s*#{1,6}\s", re.MULTILINE)
-_RUN = re.compile(r"([^\s\w])\1{3,}|(\w)\2{7,}")  # `!!!!` is what NaN logits decode to
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://|\bwww\.\w|\b(?:mailto|javascript):\S", re.IGNORECASE)
+# Tags, fences, bold (but not `**kwargs`), control tokens, links, headings.
+_MARKUP = re.compile(r"</?[A-Za-z!][^<>]*>|```|\*\*[^\s*](?:[^*]*[^\s*])?\*\*|<\|[^|]*\|>|\]\(|^\s*#{1,6}\s")
+# `!!!!` is what NaN logits decode to. The last: a short piece five times on end, also where no spaces part words.
+_RUN = re.compile(r"([^\s\w])\1{3,}|(\w)\2{7,}|(\D{2,30}?)\3{4,}")
+_CONTROL = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"  # format characters that spelling needs: Persian, Indic scripts, emoji
+_BROKEN = "\ufffd"  # what half a character decodes to
 _WORD = re.compile(r"\w+")
 _LOOP_WORDS, _LOOP_TIMES = 4, 3  # the same four words three times in two sentences is a loop
 _ECHO_WORDS = 8  # shorter verbatim runs are names and set phrases
@@ -37,14 +43,15 @@ def judge(output: str, lead: str, document_text: str) -> Judgement:
     """Trim and check one output; `lead` is the beginning that was written for the model and stands before it."""
     first = (lead + output).strip().split("\n", 1)[0]
     text = _complete_sentences(first)
-    if not text or text == lead:
-        return Judgement(None, "no_sentence")
+    if not text:
+        return Judgement(None, "no_sentence" if output.strip() else "empty")
     for reason, found in (
-        ("control_character", any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co") for char in text)),
+        ("control_character", any(_is_control(char) for char in text)),
         ("refusal", _REFUSAL.search(text) is not None),
         ("loop", _loops(text)),
-        ("url", any(url not in document_text for url in _URL.findall(text))),
-        ("markup", any(mark not in document_text for mark in _MARKUP.findall(text))),
+        ("empty", not _WORD.search(text.removeprefix(lead))),
+        ("url", _URL.search(text) is not None),
+        ("markup", _MARKUP.search(text) is not None),
         ("echo", _echoes(text.removeprefix(lead), document_text)),
     ):
         if found:
@@ -60,6 +67,10 @@ def _complete_sentences(paragraph: str) -> str:
             break
         kept.append(piece)
     return " ".join(kept)
+
+
+def _is_control(char: str) -> bool:
+    return char == _BROKEN or (unicodedata.category(char) in _CONTROL and char not in _JOINERS)
 
 
 def _loops(text: str) -> bool:

@@ -18,7 +18,11 @@ from enrichment.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 FAKE = "fake"
-_SMALL_BYTES = 16 << 20  # files up to this size are hashed whole; weights above it count by size
+_SMALL_BYTES = 16 << 20  # files up to this size are hashed whole
+_SAMPLES, _SAMPLE_BYTES = (
+    64,
+    64 << 10,
+)  # of larger ones so much, evenly spread: training anew changes nearly every weight
 
 
 def cache_directory() -> Path:
@@ -27,11 +31,16 @@ def cache_directory() -> Path:
     return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "situate"
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a name needs no files of the user's."""
+    return name == FAKE or name in _BUILT_IN
+
+
 def resolve(name: str, revision: str | None = None) -> Path:
     """The local directory of a model. Raises ConfigError, naming the model and what to do, if it cannot be had."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return Path(name)
     if name.startswith(("/", "./", "../", "~")) or name.count("/") != 1:
         raise ConfigError(
@@ -42,24 +51,35 @@ def resolve(name: str, revision: str | None = None) -> Path:
 
 
 def fingerprint(directory: Path, name: str, revision: str | None) -> str:
-    """What a model is: its name, revision, every small file's content and every weight file's size."""
+    """What a model is: its name, revision, every file's content; of large ones the size and samples of the content."""
     total = hashlib.sha256(f"{name}\0{revision}\0".encode())
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            size = path.stat().st_size
-            content = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _SMALL_BYTES else ""
-            total.update(f"{path.relative_to(directory).as_posix()}\0{size}\0{content}\n".encode())
+        relative = path.relative_to(directory)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            total.update(f"{relative.as_posix()}\0{path.stat().st_size}\0{_content(path)}\n".encode())
     return total.hexdigest()[:32]
+
+
+def _content(path: Path) -> str:
+    size = path.stat().st_size
+    if size <= _SMALL_BYTES:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        for sample in range(_SAMPLES):
+            file.seek((size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
+            total.update(file.read(_SAMPLE_BYTES))
+    return total.hexdigest()
 
 
 def _from_hub(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "*.jinja", "1_Pooling/*"]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
             f"the model {name} could not be fetched from the hub ({type(error).__name__});"
             " check the name and the network, or give a local directory"

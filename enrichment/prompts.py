@@ -73,14 +73,6 @@ class Scope:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A chunk's token ids; the first `shared` of them also begin an earlier prompt of the same scope."""
-
-    ids: np.ndarray
-    shared: int
-
-
 class Prompts:
     """Builds the prompts of a document's scopes with one tokenizer and chat format."""
 
@@ -110,19 +102,30 @@ class Prompts:
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
         return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]
 
-    def build(self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope) -> list[Prompt]:
-        """The prompts of one scope, in chunk order."""
+    def build(
+        self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope
+    ) -> list[np.ndarray]:
+        """The prompts of one scope, in chunk order: `(n,) int64` each."""
         prefix = np.array(self.prefix(document, headings), dtype=np.int64)
-        first = int(np.searchsorted(encoding.offsets.starts, scope.span.start))
-        prompts, reached = [], 0
+        # A word's token often starts with the space before it, which belongs to the chunk before.
+        first = int(np.searchsorted(encoding.offsets.ends, scope.span.start, side="right"))
+        prompts = []
         for chunk in scope.chunks:
-            # A token that reaches over the chunk's end would change with the text behind it: it is left out.
-            end = scope.span.end if self.kind == "quote" else chunk.end
-            last = int(np.searchsorted(encoding.offsets.ends, end, side="right"))
-            ids = np.concatenate([prefix, encoding.ids[first:last], self.suffix(document, chunk)])
-            prompts.append(Prompt(ids, reached))
-            reached = max(reached, len(prefix) + last - first)
+            last = _end_token(
+                document.text, encoding, scope.span if self.kind == "quote" else Span(chunk.start, chunk.end)
+            )
+            prompts.append(np.concatenate([prefix, encoding.ids[first:last], self.suffix(document, chunk)]))
         return prompts
 
     def _text(self, text: str) -> list[int]:
         return [int(token) for token in self._tokenizer.encode(text).ids]
+
+
+def _end_token(text: str, encoding: Encoding, span: Span) -> int:
+    """The token behind the last one of a span; no token before it depends on the text behind the span.
+
+    Left out: a token that reaches over the end, and white space at the end, which is cut by what follows it.
+    """
+    end = span.start + len(text[span.start : span.end].rstrip())
+    inside = np.searchsorted(encoding.offsets.ends, span.end, side="right")
+    return int(min(inside, np.searchsorted(encoding.offsets.starts, end)))

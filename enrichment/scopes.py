@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from enrichment.boundaries import BLANK_LINES
 from enrichment.prompts import Scope
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.tokens import TokenOffsets
@@ -18,7 +19,7 @@ def scopes(
     document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], offsets: TokenOffsets, max_tokens: int
 ) -> list[Scope]:
     """Cut a document's chunks into runs of at most `max_tokens` tokens; a chunk longer than that stands alone."""
-    starts = np.searchsorted(offsets.starts, [chunk.start for chunk in chunks])
+    starts = np.searchsorted(offsets.ends, [chunk.start for chunk in chunks], side="right")
     ends = np.searchsorted(offsets.starts, [chunk.end for chunk in chunks])
     found, first = [], 0
     while first < len(chunks):
@@ -43,6 +44,7 @@ def _snap(document: Document, headings: Sequence[Heading], chunks: Sequence[Chun
             if not leading.strip():
                 return index
     for index in candidates:
-        if document.text[max(0, chunks[index].start - 2) : chunks[index].start] == "\n\n":
+        before = document.text[chunks[index - 1].start : chunks[index].start]
+        if BLANK_LINES.search(before, len(before.rstrip())):
             return index
     return last

@@ -15,7 +15,7 @@ import numpy as np
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
 from enrichment.errors import ConfigError
 from enrichment.guards import judge
-from enrichment.prompts import ANSWER_PREFIX, Prompt, PromptKind, Prompts, Scope
+from enrichment.prompts import ANSWER_PREFIX, PromptKind, Prompts, Scope
 from enrichment.records import Chunk, Context, Document, Heading, Span, Status
 from enrichment.scopes import scopes
 from enrichment.tokens import Encoding
@@ -41,8 +41,9 @@ class ContextOptions:
 class Tokens:
     """What a document's generation read and wrote, in tokens.
 
-    `ideal` counts each prefix token once and what differs per chunk; `block_rounding` is what a cache of whole blocks
-    must compute again; `retries` is what second attempts computed.
+    `ideal` counts what the request before did not read already: each prefix token once, and what differs per chunk;
+    `block_rounding` is what a cache of whole blocks must compute again; `retries` is what second attempts computed. With
+    a cache that forgets nothing, computed = ideal + block_rounding + retries.
     """
 
     prompt: int = 0
@@ -109,6 +110,7 @@ class Situate:
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
         self._paid = paid
+        self._last = np.zeros(0, dtype=np.int64)  # the prompt before, also of the document before
 
     async def contexts(
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
@@ -119,22 +121,26 @@ class Situate:
         overhead = len(self._prompts.prefix(document, headings))
         overhead += max(len(self._prompts.suffix(document, chunk)) for chunk in chunks)
         cuts = scopes(document, headings, chunks, encoding.offsets, max(1, self._max_prompt_tokens - overhead))
-        calls = []
+        prompts, calls = [], []
         for scope in cuts:
             for prompt in self._prompts.build(document, headings, encoding, scope):
+                prompts.append(prompt)
                 calls.append(self._one(document, scope, prompt))
         results = await gather_in_order(calls)
-        total = Tokens()
-        for _, _, tokens in results:
-            total = total.plus(tokens)
-        return Outcome(tuple(r[0] for r in results), tuple(r[1] for r in results), total)
+        tokens = Tokens()
+        for prompt, (_, _, attempts) in zip(prompts, results, strict=True):
+            if attempts:  # what was paid before or refused is in no cache
+                tokens = tokens.plus(self._account(prompt, attempts))
+        return Outcome(tuple(r[0] for r in results), tuple(r[1] for r in results), tokens)
 
-    async def _one(self, document: Document, scope: Scope, prompt: Prompt) -> tuple[Context, bool, Tokens]:
-        key = self._key(prompt.ids)
+    async def _one(
+        self, document: Document, scope: Scope, prompt: np.ndarray
+    ) -> tuple[Context, bool, Sequence[Completion]]:
+        key = self._key(prompt)
         paid = self._paid.get(key)
         if paid is not None:
-            return replace(paid, scope=scope.span), False, Tokens()
-        ids = [int(token) for token in prompt.ids]
+            return replace(paid, scope=scope.span), False, ()
+        ids = [int(token) for token in prompt]
         attempts: list[Completion] = []
         judgement = None
         try:
@@ -145,7 +151,7 @@ class Situate:
                     break
         except PromptRefusedError as error:
             failed = Context(None, Status.FAILED, f"prompt_refused: {error}", scope.span, key)
-            return failed, False, Tokens()
+            return failed, False, attempts
         assert judgement is not None
         context = Context(
             text=judgement.text,
@@ -159,23 +165,33 @@ class Situate:
             output_tokens=sum(attempt.output_tokens for attempt in attempts),
             attempts=len(attempts),
         )
-        return context, True, self._account(prompt, attempts)
+        return context, True, attempts
 
     def _key(self, ids: np.ndarray) -> bytes:
         total = hashlib.sha256(f"{self._model_fingerprint}\0{self._sampling!r}\0".encode())
         total.update(ids.astype("<i8").tobytes())
         return total.digest()
 
-    def _account(self, prompt: Prompt, attempts: Sequence[Completion]) -> Tokens:
+    def _account(self, prompt: np.ndarray, attempts: Sequence[Completion]) -> Tokens:
+        # At least the last token is always computed: its logits are the answer's beginning.
+        shared = min(_common(self._last, prompt), len(prompt) - 1)
+        self._last = prompt
         retries = attempts[1:]
         return Tokens(
             prompt=sum(attempt.prompt_tokens for attempt in attempts),
             cached=sum(attempt.cached_tokens for attempt in attempts),
-            ideal=len(prompt.ids) - prompt.shared,
-            block_rounding=prompt.shared % self._block_tokens,
+            ideal=len(prompt) - shared,
+            block_rounding=shared % self._block_tokens,
             retries=sum(attempt.prompt_tokens - attempt.cached_tokens for attempt in retries),
             output=sum(attempt.output_tokens for attempt in attempts),
         )
+
+
+def _common(first: np.ndarray, second: np.ndarray) -> int:
+    """The number of tokens that both begin with."""
+    length = min(len(first), len(second))
+    differ = np.flatnonzero(first[:length] != second[:length])
+    return int(differ[0]) if len(differ) else length
 
 
 def _skipped(document: Document, chunks: Sequence[Chunk], reason: str) -> Outcome:

@@ -4,6 +4,7 @@ text -> ids and code point offsets, once per document and tokenizer. Trusted tex
 `encode_template`, the only way to a control token.
 """
 
+import json
 import re
 import zlib
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class FileTokenizer:
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"{path} is missing: the model needs a fast tokenizer; export one with transformers")
-        self._text = Backend.from_file(str(path))
+        self._text = Backend.from_str(_all_added_special(path.read_text("utf-8")))
         self._text.encode_special_tokens = True
         self._template = Backend.from_file(str(path))
         for backend in (self._text, self._template):
@@ -70,6 +71,14 @@ class FileTokenizer:
     def encode_template(self, text: str) -> list[int]:
         ids: list[int] = self._template.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _all_added_special(source: str) -> str:
+    """Some models keep control tokens, such as `<tool_call>`, as added tokens that are not special: mark them all."""
+    tokenizer = json.loads(source)
+    for token in tokenizer.get("added_tokens", ()):
+        token["special"] = token["special"] or bool(token["content"].strip())
+    return json.dumps(tokenizer)
 
 
 class FakeTokenizer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from enrichment.errors import ConfigError, OperationError
-from indexing.storage import Entry, MissingObjectError
+from indexing.storage import Entry, MissingObjectError, ShortObjectError
 
 MULTIPART_BYTES = 64 << 20  # one PUT below this; S3 allows 5 GiB, but a retry repeats all of it
 _ABSENT = {"NoSuchKey", "404", "NotFound"}
@@ -61,7 +61,7 @@ class S3Storage:
         answer = self._call("get_object", name, Range=f"bytes={offset}-{offset + length - 1}")
         body: bytes = answer["Body"].read()
         if len(body) != length:
-            raise OperationError(f"{self.uri}/{name} gave {len(body)} of {length} bytes at {offset}: it is damaged")
+            raise ShortObjectError(f"{self.uri}/{name} gave {len(body)} of {length} bytes at {offset}: it is damaged")
         return body
 
     def fetch(self, name: str, path: Path) -> Path:
@@ -106,6 +106,8 @@ class S3Storage:
     def _failure(self, name: str, error: Any) -> OperationError:
         if error.response.get("Error", {}).get("Code") in _ABSENT:
             return MissingObjectError(f"{self.uri}/{name} does not exist")
+        if error.response.get("Error", {}).get("Code") == "InvalidRange":
+            return ShortObjectError(f"{self.uri}/{name} ends before the range asked for: it is damaged")
         return OperationError(f"{self.uri}/{name} failed: {error}")
 
 

@@ -84,14 +84,7 @@ def build(
         content_digest = digest(*(file_sha256(target / name).encode() for name in content))
         # The nonce keeps two runs that build the same segment at once from mixing their Lucene files.
         segment_id = f"{content_digest[:24]}-{secrets.token_hex(4)}"
-        dense.build(as_matrix(vectors, dimension), target / layout.DENSE)
-        (target / layout.LEXICAL).mkdir()
-        texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
-        num_indexed = lexical.build(texts, segment_id, target / layout.LEXICAL, options.language)
-        if num_indexed != rows.num_rows:
-            raise OperationError(
-                f"segment {segment_id} has {rows.num_rows} rows but {num_indexed} in its lexical index"
-            )
+        _index(rows, vectors, dimension, segment_id, target, options)
         counts = {
             layout.DOCUMENTS: documents.num_rows,
             layout.ROWS: rows.num_rows,
@@ -100,6 +93,23 @@ def build(
         }
         files = _upload(storage, segment_id, target, counts)
     return SegmentEntry(segment_id, content_digest, documents.num_rows, rows.num_rows, vectors.num_rows, tuple(files))
+
+
+def _index(
+    rows: pa.Table, vectors: pa.Table, dimension: int, segment_id: str, target: Path, options: IndexOptions
+) -> None:
+    """Build both indexes and see that each holds all rows, as vectors and as texts."""
+    matrix = as_matrix(vectors, dimension)
+    dense.build(matrix, target / layout.DENSE)
+    (target / layout.LEXICAL).mkdir()
+    texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
+    num_texts = lexical.build(texts, segment_id, target / layout.LEXICAL, options.language)
+    for what, wanted, found, name in (
+        ("vectors", vectors.num_rows, len(matrix), "dense"),
+        ("rows", rows.num_rows, num_texts, "lexical"),
+    ):
+        if wanted != found:
+            raise OperationError(f"segment {segment_id} has {wanted} {what} but {found} in its {name} index")
 
 
 def as_matrix(vectors: pa.Table, dimension: int) -> np.ndarray:
@@ -146,6 +156,9 @@ def _gather(
 
 def _shifted(vectors: pa.Table, inside: pa.ChunkedArray, base: int) -> pa.Table:
     """A part's vectors of rows inside the segment, numbered by the row's place in all parts together."""
+    numbers = vectors["row"].to_numpy()
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(inside):
+        raise OperationError(f"a staged part has {len(inside)} rows but vectors for row {numbers.max()}")
     kept = vectors.filter(inside.take(vectors["row"]))
     return kept.set_column(0, vectors.schema.field("row"), pc.add(kept["row"], base))
 
@@ -161,12 +174,20 @@ def _ordered(rows: pa.Table, vectors: pa.Table, ids: tuple[str, str]) -> tuple[p
     renumbered = pa.array(places[vectors["row"].to_numpy()])
     moved = vectors.set_column(0, vectors.schema.field("row"), renumbered)
     moved = moved.sort_by([("row", "ascending"), ("part", "ascending")])
-    covered = np.unique(moved["row"].to_numpy())
+    covered, starts, counts = np.unique(moved["row"].to_numpy(), return_index=True, return_counts=True)
     if len(covered) != len(order) or (len(covered) and covered[0] < 0):
         raise OperationError(
             f"the segment of documents {ids[0]} to {ids[1]} has {len(order)} rows but vectors for {len(covered)}"
         )
+    if not np.array_equal(moved["part"].to_numpy(), _counted_up(starts, counts)):
+        raise OperationError(f"the segment of documents {ids[0]} to {ids[1]} has a vector twice or lacks one of a row")
     return rows.take(order), moved
+
+
+def _counted_up(starts: Sequence[int] | np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """0, 1, 2, ... anew for each of the groups that begin at `starts`."""
+    numbers: np.ndarray = np.arange(int(np.sum(counts))) - np.repeat(np.asarray(starts, np.int64), counts)
+    return numbers
 
 
 def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
@@ -179,6 +200,8 @@ def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
             data = document["text"].encode() if document["status"] != "quarantined" else b""
             # A quarantined duplicate shares its id with an indexed document and owns none of its rows.
             number = counts.pop(document["id"], 0) if document["status"] == "indexed" else 0
+            if document["status"] == "indexed" and not number:
+                raise OperationError(f"the indexed document {document['id']} has no rows or comes twice")
             offsets.append(offset)
             lengths.append(len(data))
             firsts.append(row)
@@ -187,6 +210,10 @@ def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
             row += number
     if counts or row != rows.num_rows:
         raise OperationError(f"rows without an indexed document: {', '.join(sorted(counts)[:3])}")
+    if not np.array_equal(rows["chunk_index"].to_numpy(), _counted_up(firsts, numbers)):
+        raise OperationError(
+            "the rows of a document are not exactly its chunks 0, 1, 2, ...: one is missing or comes twice"
+        )
     built = {"offset": offsets, "length": lengths, "first_row": firsts, "num_rows": numbers}
     columns = [
         pa.array(built[field.name], field.type) if field.name in built else documents[field.name]

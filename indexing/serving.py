@@ -9,7 +9,7 @@ import builtins
 import functools
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from indexing.lexical import LexicalIndex
 from indexing.manifest import FileEntry, Manifest, SegmentEntry
 from indexing.search import Hit, Indexes, Mode
 from indexing.segments import file_sha256
-from indexing.storage import Storage, is_remote, open_storage
+from indexing.storage import MissingObjectError, Storage, is_remote, open_storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
 logger = logging.getLogger(__name__)
@@ -145,19 +145,30 @@ class Snapshot:
         found: list[dict[str, Any]] = self._rows[segment].slice(document["first_row"], document["num_rows"]).to_pylist()
         return found
 
+    def texts(self) -> Iterator[str]:
+        """The text of every row, in order of segments and rows, from the stored rows."""
+        for segment in self.manifest.segments:
+            yield from self._table(segment, layout.ROWS, tables.ROWS, ["text"])["text"].to_pylist()
+
     def original(self, document_id: str, span: tuple[int, int] | None = None) -> str:
-        """A document's text, or the bytes `[start, end)` of it, by one ranged read."""
+        """A document's text, or the bytes `[start, end)` of it, by one ranged read, verified."""
         segment, place = self._find(document_id)
         document = self._document(segment, place)
         start, end = span or (0, document["length"])
+        name = layout.segment(self.manifest.segments[segment].id, layout.ORIGINALS)
         if not is_remote(self.storage.uri):
             self._check_originals(segment)
-        name = layout.segment(self.manifest.segments[segment].id, layout.ORIGINALS)
-        return self.storage.get_range(name, document["offset"] + start, end - start).decode()
+            return self.storage.get_range(name, document["offset"] + start, end - start).decode()
+        data = self.storage.get_range(name, document["offset"], document["length"])
+        if hashlib.sha256(data).hexdigest() != document["text_sha256"]:
+            raise OperationError(
+                f"{self.storage.uri}/{name} does not hold the text of {document_id}: it is damaged; restore it or roll back"
+            )
+        return data[start:end].decode()
 
     @functools.cache  # noqa: B019 - a snapshot lives as long as its process or is dropped whole
     def _check_originals(self, segment: int) -> None:
-        """Originals on a local disk are verified at their first use; remote ones are read by range alone."""
+        """Originals on a local disk are verified whole at their first use; remote ones are not fetched whole."""
         entry = self.manifest.segments[segment]
         self._file(entry, _entry(entry, layout.ORIGINALS))
 
@@ -243,12 +254,14 @@ class Snapshot:
         """A verified local file. Raises OperationError naming what differs from the manifest."""
         name = layout.segment(segment.id, entry.name)
         cached = self._cache / name
-        present = cached.is_file() and cached.stat().st_size == entry.size_bytes
-        path = cached if present else self.storage.fetch(name, cached)
+        if cached.is_file() and _is_as_listed(cached, entry):
+            return cached
+        cached.unlink(missing_ok=True)  # damage of the copy is no damage of the store
+        path = self.storage.fetch(name, cached)
         where = f"{self.storage.uri}/{name}"
         if not path.is_file():
             raise OperationError(f"{where} is missing; restore it or roll back to an earlier snapshot")
-        if path.stat().st_size != entry.size_bytes or file_sha256(path) != entry.sha256:
+        if not _is_as_listed(path, entry):
             cached.unlink(missing_ok=True)
             raise OperationError(f"{where} differs from its manifest: it is damaged; restore it or roll back")
         return path
@@ -257,8 +270,15 @@ class Snapshot:
 def open(uri: str, snapshot: int | None = None) -> Snapshot:
     """Open the newest snapshot of a corpus, or the one with the given sequence number. Raises ConfigError if there is none."""
     storage = open_storage(uri)
-    found = manifest.require_latest(storage) if snapshot is None else manifest.load(storage, snapshot)
+    try:
+        found = manifest.require_latest(storage) if snapshot is None else manifest.load(storage, snapshot)
+    except MissingObjectError as error:
+        raise ConfigError(f"{uri} holds no snapshot {snapshot}; see what lies in {layout.MANIFESTS}") from error
     return Snapshot(storage, found)
+
+
+def _is_as_listed(path: Path, entry: FileEntry) -> bool:
+    return path.stat().st_size == entry.size_bytes and file_sha256(path) == entry.sha256
 
 
 def _entry(segment: SegmentEntry, name: str) -> FileEntry:

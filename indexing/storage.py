@@ -5,12 +5,13 @@ Names are slash-separated keys that this program makes itself; no document id ev
 """
 
 import contextlib
+import io
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from enrichment.errors import ConfigError, OperationError
 
@@ -24,6 +25,10 @@ class Entry(NamedTuple):
 
 class MissingObjectError(OperationError):
     """An object that should exist does not."""
+
+
+class ShortObjectError(OperationError):
+    """An object ends before the range that was asked for."""
 
 
 class Storage(Protocol):
@@ -44,7 +49,7 @@ class Storage(Protocol):
         """Read an object whole. Raises MissingObjectError."""
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        """Read `length` bytes from `offset`. Raises MissingObjectError, or OperationError where fewer are there."""
+        """Read `length` bytes from `offset`. Raises MissingObjectError, or ShortObjectError where fewer are there."""
 
     def fetch(self, name: str, path: Path) -> Path:
         """Make an object available as a local file and return where: `path`, or the object itself on a local disk."""
@@ -65,29 +70,23 @@ class DirectoryStorage:
 
     def put(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        temporary = self._write(path, data)
-        os.replace(temporary, path)
+        with _temporary(path, io.BytesIO(data)) as temporary:
+            os.replace(temporary, path)
         _sync_directory(path.parent)
 
     def put_file(self, name: str, path: Path) -> None:
         target = self._path(name)
-        temporary = _temporary(target)
-        with path.open("rb") as source, temporary.open("xb") as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.replace(temporary, target)
+        with path.open("rb") as source, _temporary(target, source) as temporary:
+            os.replace(temporary, target)
         _sync_directory(target.parent)
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._path(name)
-        temporary = self._write(path, data)
-        try:
-            os.link(temporary, path)  # fails if the name exists: the file system decides the race
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
+        with _temporary(path, io.BytesIO(data)) as temporary:
+            try:
+                os.link(temporary, path)  # fails if the name exists: the file system decides the race
+            except FileExistsError:
+                return False
         _sync_directory(path.parent)
         return True
 
@@ -105,7 +104,7 @@ class DirectoryStorage:
         except FileNotFoundError as error:
             raise MissingObjectError(f"{self.uri}/{name} does not exist") from error
         if len(data) != length:
-            raise OperationError(f"{self.uri}/{name} is shorter than {offset + length} bytes: it is damaged")
+            raise ShortObjectError(f"{self.uri}/{name} is shorter than {offset + length} bytes: it is damaged")
         return data
 
     def fetch(self, name: str, path: Path) -> Path:
@@ -114,12 +113,12 @@ class DirectoryStorage:
     def list(self, prefix: str = "") -> Iterator[Entry]:
         below = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self.root
         found = []
-        for directory, _, files in os.walk(below):
+        for directory, _, files in os.walk(below, onerror=_refuse):
             for file in files:
                 path = Path(directory, file)
                 name = path.relative_to(self.root).as_posix()
                 if name.startswith(prefix) and not file.endswith(_TEMPORARY):
-                    found.append(Entry(name, path.stat().st_size))
+                    found.append(Entry(name, _size_bytes(path)))
         yield from sorted(found)
 
     def delete(self, name: str) -> None:
@@ -134,21 +133,37 @@ class DirectoryStorage:
     def _path(self, name: str) -> Path:
         return self.root / name
 
-    def _write(self, path: Path, data: bytes) -> Path:
-        temporary = _temporary(path)
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary
-
 
 _TEMPORARY = ".situate-tmp"
 
 
-def _temporary(path: Path) -> Path:
+@contextlib.contextmanager
+def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
+    """A durable copy of `source` beside `path`, to be moved or linked there; nothing is left of it, also on a full disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
+    try:
+        with temporary.open("xb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+            sink.flush()
+            os.fsync(sink.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be listed must not look empty; one that is none or not there (any more) is."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise OperationError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
+def _size_bytes(path: Path) -> int:
+    """A file's size; 0 for a link that leads nowhere, which reading will name."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _sync_directory(path: Path) -> None:

@@ -135,7 +135,7 @@ def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None
         found = file.schema_arrow
         _check_kind(found, kind, name)
         table = file.read(columns=columns)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise OperationError(f"{name} is damaged: {error}") from error
     return table
 
@@ -143,7 +143,8 @@ def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None
 def _check_kind(found: pa.Schema, kind: pa.Schema, name: str) -> None:
     metadata = found.metadata or {}
     if metadata.get(_KIND) != kind.metadata[_KIND]:
-        raise OperationError(f"{name} holds {metadata.get(_KIND, b'?').decode()}, not {kind.metadata[_KIND].decode()}")
+        said = metadata.get(_KIND, b"?").decode(errors="replace")
+        raise OperationError(f"{name} holds {said}, not {kind.metadata[_KIND].decode()}")
     if int(metadata.get(_VERSION, b"0")) > VERSION:
         raise OperationError(f"{name} is of a newer version than this program reads; upgrade situate")
     if not found.equals(kind):

@@ -162,7 +162,7 @@ def _submit(options: argparse.Namespace) -> int:
 
     result = submit.submit(options.config, config.load(options.config), options.address, wait=not options.no_wait)
     _print(options, result, console.submitted)
-    return DONE if result["status"] in ("SUCCEEDED", "PENDING", "RUNNING") else FAILED
+    return LIMIT_EXCEEDED if result["status"] == submit.LIMIT_EXCEEDED else DONE
 
 
 if __name__ == "__main__":

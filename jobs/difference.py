@@ -29,20 +29,24 @@ class Changes:
 
 def compare(storage: Storage, previous: Manifest | None, refs: pa.Table, fingerprints: Mapping[str, str]) -> Changes:
     """Compare what the sources hold with what the previous snapshot was made from, by source hashes."""
-    before: dict[tuple[str, str], str] = {}
+    before: dict[str, dict[str, str]] = {}  # id -> source -> hash
     for segment in previous.segments if previous else ():
         data = storage.get(layout.segment(segment.id, layout.DOCUMENTS))
         table = tables.read(data, tables.DOCUMENTS, columns=["id", "source", "source_sha256"])
         for entry in table.to_pylist():
-            before[entry["id"], entry["source"]] = entry["source_sha256"]
-    new = changed = unchanged_ = 0
+            before.setdefault(entry["id"], {})[entry["source"]] = entry["source_sha256"]
+    now: dict[str, dict[str, str]] = {}
     for ref in refs.select(["id", "file", "number", "sha256"]).to_pylist():
-        known = before.pop((ref["id"], sources.source_name(ref["file"], ref["number"])), None)
-        if known is None:
-            new += 1
-        elif known == ref["sha256"]:
-            unchanged_ += 1
-        else:
-            changed += 1
+        now.setdefault(ref["id"], {})[sources.source_name(ref["file"], ref["number"])] = ref["sha256"]
+    new = changed = unchanged_ = deleted = 0
+    for document_id in before.keys() | now.keys():
+        old, found = before.get(document_id, {}), now.get(document_id, {})
+        if len(old) == len(found) == 1:  # an id is a document wherever it lies: a line may move, a file be renamed
+            old = dict(zip(found, old.values(), strict=True))
+        new += len(found.keys() - old.keys())
+        deleted += len(old.keys() - found.keys())
+        same = sum(old[source] == sha256 for source, sha256 in found.items() if source in old)
+        unchanged_ += same
+        changed += len(found.keys() & old.keys()) - same
     settings = previous is not None and dict(previous.fingerprints) != dict(fingerprints)
-    return Changes(new, changed, unchanged_, len(before), settings)
+    return Changes(new, changed, unchanged_, deleted, settings)

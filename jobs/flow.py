@@ -100,7 +100,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         fn_constructor_args=(run, send),
         batch_size=max(1, min(128, refs.num_rows // 8)),
         batch_format="pyarrow",
-        concurrency=(1, 1) if replicas == 1 else (1, replicas),
+        concurrency=(1, max(1, int(ray.cluster_resources().get("CPU", 1)) - replicas)),
         num_cpus=1,
         max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
         max_task_retries=_TRIES,

@@ -78,12 +78,14 @@ class Progress:
             rate = done / max(time.monotonic() - self._started, 1e-9)
             left = f", {(self._total - done) / rate:.0f} s left" if rate else ""
             speed = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
-            waiting = "" if done else ", loading the model" if not counts.get("workers") else ", first documents"
+            waiting = "" if counts.get("workers") else ", loading the models"
             self._say(f"{self._stage}: {done}/{self._total} documents, {speed}{left}{waiting}{self._detail(', ')}")
         self._record()
 
     def _detail(self, lead: str = "") -> str:
-        names = [name for name in ("chunks", "generated", "quarantined") if self._counts.get(name)]
+        names = [
+            name for name in ("enriched", "chunks", "generated", "embedded", "quarantined") if self._counts.get(name)
+        ]
         text = ", ".join(f"{self._counts[name]:,} {name}" for name in names)
         return lead + text if text else ""
 

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from enrichment import models, prompts
 from enrichment.embed import open_embedder
-from enrichment.errors import ConfigError
 from indexing import layout, manifest
 from indexing.manifest import Manifest
-from indexing.storage import Storage, is_remote, open_storage
+from indexing.storage import Storage, open_storage
 from jobs import counts, difference, flow, sources
 from jobs.config import Config
 from jobs.difference import Changes
@@ -134,12 +133,3 @@ def remove_staged(storage: Storage, run_id: str) -> None:
 def new_run_id() -> str:
     """Sorts by time, unique without asking anyone."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-
-
-def refuse_local_paths(config: Config) -> None:
-    """A cluster reaches only remote stores. Raises ConfigError naming the first local path."""
-    for key, uri in (("corpus", config.corpus), ("documents.uri", config.documents.uri)):
-        if not is_remote(uri):
-            raise ConfigError(
-                f"{key} is the local path {uri}, which a remote cluster cannot see; use s3://bucket/prefix"
-            )

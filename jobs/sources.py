@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from enrichment import documents
 from enrichment.documents import FormatName, Loaded, Place, Record
 from enrichment.errors import ConfigError, DocumentError
 from enrichment.formats import jsonl, parquet
-from indexing.storage import MissingObjectError, is_remote, open_storage
+from indexing.storage import MissingObjectError, ShortObjectError, is_remote, open_storage
 from jobs.config import DocumentsOptions
 
 REFS = pa.schema(
@@ -60,6 +59,8 @@ def list_files(options: DocumentsOptions, besides: str | None = None) -> Listing
     Raises ConfigError if nothing there is a document.
     """
     root, pattern = _split_uri(options.uri)
+    if besides and _is_same(root, besides):
+        raise ConfigError(f"{besides} is both the corpus and documents.uri; give the corpus a folder of its own")
     hidden = re.compile(r"(^|/)\.")
     files, ignored = [], 0
     own = _below(root, besides) if besides else None
@@ -85,6 +86,8 @@ def list_files(options: DocumentsOptions, besides: str | None = None) -> Listing
 def scan_file(root: str, file: SourceFile, max_bytes: int) -> pa.Table:
     """Read one file once: a reference per record. A file that cannot be read is one reference with its problem."""
     try:
+        if _printable(file.name) != file.name:
+            raise DocumentError("unreadable", "the file's name is not UTF-8; rename it")
         data = open_storage(root).get(file.name)
         found = [_reference(record, file, max_bytes) for record in documents.scan(data, file.format)]
     except (DocumentError, MissingObjectError, PermissionError) as error:
@@ -105,7 +108,7 @@ def _reference(record: Record, file: SourceFile, max_bytes: int) -> dict[str, An
         problem = f"too_large: {size} bytes are over documents.max_bytes ({max_bytes}); raise it or split the document"
     return {
         "id": documents.record_id(record, file.name),
-        "file": file.name,
+        "file": _printable(file.name),
         "format": file.format,
         "number": record.number,
         "first": record.place.first,
@@ -150,15 +153,17 @@ class SourceReader:
             raise DocumentError(reason, message)
         try:
             record = self._record(ref)
-        except (MissingObjectError, PermissionError) as error:
+        except (MissingObjectError, ShortObjectError, PermissionError) as error:
             raise DocumentError("unreadable", str(error)) from error
+        if ref["number"] is not None and record.sha256() != ref["sha256"]:  # another record may lie in its place now
+            raise DocumentError("unreadable", f"{ref['file']} changed after it was listed; refresh again")
         return documents.load(record, ref["file"], ref["format"]), record.sha256()
 
     def _record(self, ref: dict[str, Any]) -> Record:
         place = Place(ref["first"], ref["second"])
         if ref["format"] == "parquet":
-            fields = self._group(ref["file"], place.first)[place.second]
-            return Record(place, ref["number"], fields)
+            group = self._group(ref["file"], place.first)
+            return Record(place, ref["number"], group[place.second] if place.second < len(group) else {})
         if ref["format"] == "jsonl":
             line = self._storage.get_range(ref["file"], place.first, place.second)
             problem, parsed = jsonl.parse(line)
@@ -166,20 +171,19 @@ class SourceReader:
         return Record(place, None, None, self._storage.get(ref["file"]))
 
     def _read_group(self, name: str, group: int) -> Sequence[dict[str, Any]]:
-        return parquet.read_group(pq.ParquetFile(pa.BufferReader(self._storage.get(name))), group)
+        return parquet.read_group(self._storage.get(name), group)
 
 
 def _split_uri(uri: str) -> tuple[str, re.Pattern[str]]:
     """A source -> the root to list and the pattern of names below it."""
-    wildcard = _WILDCARD.search(uri)
+    exists = not is_remote(uri) and Path(uri).exists()  # then a bracket is only a bracket
+    wildcard = None if exists else _WILDCARD.search(uri)
     if wildcard:
-        root = uri[: wildcard.start()].rpartition("/")[0] or "."
-        rest = uri[len(root) + 1 :] if uri.startswith(root) else uri
-        return root, re.compile(_glob_pattern(rest))
-    name = uri.rstrip("/").rpartition("/")[2]
-    if documents.format_of(name, "auto") is not None and not _is_directory(uri):
-        root = uri.rstrip("/").rpartition("/")[0] or "."
-        return root, re.compile(re.escape(name))
+        root, slash, _ = uri[: wildcard.start()].rpartition("/")
+        return root or slash or ".", re.compile(_glob_pattern(uri[len(root + slash) :]))
+    root, slash, name = uri.rstrip("/").rpartition("/")
+    if Path(uri).is_file() if exists else documents.format_of(name, "auto") is not None:
+        return root or slash or ".", re.compile(re.escape(name))
     return uri.rstrip("/") or "/", re.compile(r".*", re.DOTALL)
 
 
@@ -192,8 +196,15 @@ def _below(root: str, uri: str) -> str | None:
     return f"{inner.relative_to(outer).as_posix()}/" if inner.is_relative_to(outer) and inner != outer else None
 
 
-def _is_directory(uri: str) -> bool:
-    return not is_remote(uri) and Path(uri).is_dir()
+def _is_same(root: str, uri: str) -> bool:
+    if is_remote(root) or is_remote(uri):
+        return root.rstrip("/") == uri.rstrip("/")
+    return Path(root).resolve() == Path(uri).resolve()
+
+
+def _printable(name: str) -> str:
+    """A file's name as text: bytes that are not UTF-8 become U+FFFD."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _glob_pattern(glob: str) -> str:

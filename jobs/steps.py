@@ -102,11 +102,11 @@ class EnrichDocuments:
             prepared = await asyncio.to_thread(self._prepare, ref)
         except DocumentError as error:
             empty = Document(DocumentId(ref["id"]), "")
-            self._report({"documents": 1, "quarantined": 1})
+            self._report({"enriched": 1, "quarantined": 1})
             return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}"), ()
         loaded, sha256, chunks, encoding = prepared
         if not chunks:
-            self._report({"documents": 1})
+            self._report({"enriched": 1})
             return Enriched(loaded.document, source, sha256, loaded.replaced, "empty"), ()
         outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         config = self._run.config
@@ -124,7 +124,7 @@ class EnrichDocuments:
             generated=sum(outcome.generated),
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
-        self._report({"documents": 1, "chunks": len(chunks), "generated": enriched.generated})
+        self._report({"enriched": 1, "chunks": len(chunks), "generated": enriched.generated})
         return enriched, outcome.generated
 
     def _prepare(self, ref: dict[str, Any]) -> tuple[Any, str, Any, Any]:
@@ -168,7 +168,7 @@ class StageVectors:
             for name, table in ((ROWS, rows), (VECTORS, vectors), (DOCUMENTS, staging.documents_of(units))):
                 tables.write(table, Path(work) / name)
                 self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
-        self._report({"embedded": rows.num_rows})
+        self._report({"documents": units.num_rows, "embedded": rows.num_rows})
         return summaries(units, rows, part)
 
     def _vectors(self, rows: pa.Table, part: str) -> pa.Table:

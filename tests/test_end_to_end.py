@@ -143,7 +143,7 @@ def test_the_job_with_the_real_models(tmp_path: Path, capsys: pytest.CaptureFixt
     chunks, tokens = result["chunks"], result["tokens"]
     assert chunks["generated"] == chunks["ok"] + chunks["fallback"] > 8
     assert chunks["ok"] >= 0.85 * chunks["generated"]
-    assert tokens["cached"] > tokens["prompt"] / 2, "chunks of a document share their prefix"
+    assert tokens["cached"] > tokens["prompt"] / 3, "chunks of a document share their prefix"
     assert tokens["computed"] - tokens["retries"] <= 1.02 * (tokens["ideal"] + tokens["block_rounding"])
     found = run(capsys, "search", str(tmp_path / "corpus"), "how long is the guarantee on a pump", "-k", "2")
     assert found["passages"][0]["document_id"] == "pumps.md"
