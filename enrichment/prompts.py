@@ -4,8 +4,9 @@
 and nothing behind the chunk is used, so each document token is computed once and text appended to a document leaves
 earlier prompts as they were. `quote`: outline and whole scope, then the chunk quoted and the question.
 
-The question asks for four things: which document (and when), where in it, about what in words that stand alone, and what
-every reference in the passage refers to. The answer is begun for the model, which keeps small ones on the subject.
+The instructions ask for four things: which document (and when), where in it, about what in words that stand alone, and what
+every reference in the passage refers to. They stand in front, where they are computed once; behind the document only a
+short question differs per chunk. The answer is begun for the model, which keeps small ones on the subject.
 
 Only our own words are encoded as template; title, headings and document text never yield a control token.
 """
@@ -25,14 +26,19 @@ PromptKind = Literal["causal", "quote"]
 VERSION = 1
 ANSWER_PREFIX = "This passage"
 _PLACEHOLDER = "\u2063situate\u2063"
-_INSTRUCTIONS = "Here is a document. Read it; a question about one passage of it follows.\n\n"
-_QUESTION = (
-    "In at most two sentences, say which document this is, where in it the passage stands, what the passage is about, and"
-    ' what every "this", "it", "the product" or "the previous clause" in it refers to. Use names instead of pronouns.'
+_INSTRUCTIONS = (
+    "Here is a document. It is followed by a request to situate one passage of it: say in at most two sentences which"
+    " document this is and, if it is dated, when; where in it the passage stands; what the passage is about, in words that can"
+    ' be understood without reading it; and what every "this", "it", "the product" or "clause 4" in it refers to. Use names'
+    " instead of pronouns.\n\n"
 )
-_CAUSAL = "\n\n---\nThe passage that you have just read last"
-_QUOTED = "\n\n---\nOne passage of the document"
+_CAUSAL = "\n\n---\nSituate the passage that you have just read last"
+_QUOTED = "\n\n---\nSituate one passage of the document"
+_QUESTION = "What is it about, and what do its pronouns refer to?"
 _OUTLINE_HEADINGS = 60
+_LONGEST_NAME = (
+    300  # code points of a title, or of a heading path's end: enough to name anything, never the whole window
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,13 @@ class Prompts:
 
     def prefix(self, document: Document, headings: Sequence[Heading]) -> list[int]:
         """What stands before the document's text: the same for all of a document's chunks."""
-        lines = [f"Title: {document.title}"] if document.title else []
-        lines += [f"Date: {document.date}"] if document.date else []
+        lines = [f"Title: {document.title[:_LONGEST_NAME]}"] if document.title else []
+        lines += [f"Date: {document.date[:_LONGEST_NAME]}"] if document.date else []
         if self.kind == "quote" and headings:
-            lines += ["Outline:", *(f"{'  ' * (h.level - 1)}- {h.title}" for h in headings[:_OUTLINE_HEADINGS])]
+            lines += [
+                "Outline:",
+                *(f"{'  ' * (h.level - 1)}- {h.title[:_LONGEST_NAME]}" for h in headings[:_OUTLINE_HEADINGS]),
+            ]
         return [*self._before, *self._text("\n".join([*lines, "", ""]))]
 
     def suffix(self, document: Document, chunk: Chunk) -> list[int]:
@@ -95,9 +104,8 @@ class Prompts:
         lead = _CAUSAL if self.kind == "causal" else _QUOTED
         ids = self._tokenizer.encode_template(lead)
         if chunk.heading_path:
-            ids += self._text(f' stands under the heading "{" > ".join(chunk.heading_path)}".')
-        else:
-            ids += self._tokenizer.encode_template(" stands under no heading.")
+            ids += self._text(f', under the heading "{" > ".join(chunk.heading_path)[-_LONGEST_NAME:]}"')
+        ids += self._tokenizer.encode_template(".")
         if self.kind == "quote":
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
         return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]

@@ -9,13 +9,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from indexing import segments
 from indexing.manifest import SegmentEntry
-from indexing.storage import open_storage
+from indexing.storage import is_remote, open_storage
 from jobs.sources import Listing, scan_file
 from jobs.steps import EnrichDocuments, Report, Run, StageVectors
 
@@ -25,6 +26,8 @@ WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
 _DOCUMENTS_IN_FLIGHT = 8  # blocks that a replica works on at once: while one waits for storage, others feed the engine
+_BLOCK_BYTES, _BLOCK_DOCUMENTS = 1 << 20, 64  # of sources: a part's rows and vectors then take a few MB
+_BLOCKS_PER_REPLICA = 16
 _TRIES = 3
 _DRIVER_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -67,8 +70,9 @@ def scan(listing: Listing, max_bytes: int) -> pa.Table:
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_scan_files)
+    root = listing.root if is_remote(listing.root) else str(Path(listing.root).absolute())
     groups = [listing.files[start : start + _SCAN_FILES] for start in range(0, len(listing.files), _SCAN_FILES)]
-    found: list[pa.Table] = ray.get([remote.remote(listing.root, group, max_bytes) for group in groups])
+    found: list[pa.Table] = ray.get([remote.remote(root, group, max_bytes) for group in groups])
     return pa.concat_tables(found)
 
 
@@ -98,7 +102,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     dataset = dataset.map_batches(
         StageVectors,
         fn_constructor_args=(run, send),
-        batch_size=max(1, min(128, refs.num_rows // 8)),
+        batch_size=None,
         batch_format="pyarrow",
         concurrency=(1, max(1, int(ray.cluster_resources().get("CPU", 1)) - replicas)),
         num_cpus=1,
@@ -123,12 +127,22 @@ def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], d
 
 
 def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
-    """Cut references into blocks: windows in document order, longest first inside a window, enough blocks to balance."""
-    size = max(1, min(16, refs.num_rows // (replicas * 16)))
+    """Cut references into blocks: windows in document order, longest first inside a window, enough blocks to balance.
+
+    A block is what one replica takes at once and what one staged part holds.
+    """
+    total_bytes = sum(refs["num_bytes"].to_pylist())
+    most_bytes = min(_BLOCK_BYTES, total_bytes // (replicas * _BLOCKS_PER_REPLICA) + 1)
     blocks = []
     for start in range(0, refs.num_rows, WINDOW_DOCUMENTS):
         window = refs.slice(start, WINDOW_DOCUMENTS).sort_by([("num_bytes", "descending"), ("id", "ascending")])
-        blocks += [window.slice(first, size) for first in range(0, window.num_rows, size)]
+        first = size = 0
+        for row, num_bytes in enumerate(window["num_bytes"].to_pylist()):
+            if row > first and (size + num_bytes > most_bytes or row - first == _BLOCK_DOCUMENTS):
+                blocks.append(window.slice(first, row - first))
+                first, size = row, 0
+            size += num_bytes
+        blocks.append(window.slice(first))
     return blocks
 
 
@@ -137,6 +151,7 @@ def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
 
 
 def _build_segment(run: Run, first: str, last: str, parts: Sequence[str], dimension: int) -> SegmentEntry:
+    run.enter()
     storage = open_storage(run.config.corpus)
     return segments.build(storage, run.id, parts, first, last, dimension, run.config.index)
 

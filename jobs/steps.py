@@ -6,9 +6,11 @@ reference in, one unit, one summary row out, whatever became of the document.
 """
 
 import asyncio
+import os
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +49,19 @@ class Run:
     config: Config
     root: str
     spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
+    directory: str = field(default_factory=os.getcwd)
+
+    def enter(self) -> None:
+        """Let relative paths mean on a worker of this machine what they mean to the user; elsewhere none are used."""
+        if Path(self.directory).is_dir():
+            os.chdir(self.directory)
 
 
 class EnrichDocuments:
     """References -> units. Holds the language model; documents of one call go through it back to back."""
 
     def __init__(self, run: Run, report: Report) -> None:
+        run.enter()
         config = run.config
         self._run, self._report = run, report
         self._storage = open_storage(config.corpus)
@@ -153,14 +162,13 @@ class StageVectors:
     """Units -> staged Parquet, and a summary row per document. Holds the embedder."""
 
     def __init__(self, run: Run, report: Report) -> None:
+        run.enter()
         self._run, self._report = run, report
         self._storage: Storage = open_storage(run.config.corpus)
         self._embedder: Embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
         self._paid = ledger.read_vectors(self._storage, self._embedder.dimension)
 
     def __call__(self, units: pa.Table) -> pa.Table:
-        import tempfile
-
         part = secrets.token_hex(8)
         rows = staging.rows_of(units)
         vectors = self._vectors(rows, part)

@@ -3,8 +3,9 @@
 import json
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -89,11 +90,15 @@ def build(
     return [prompt.tolist() for prompt in prompts]
 
 
-def decode(ids: list[int]) -> str:
+@cache
+def backend() -> Any:
     from tokenizers import Tokenizer as Backend
 
-    backend = Backend.from_file(str(models.resolve("smollm2-135m-instruct") / "tokenizer.json"))
-    text: str = backend.decode(ids, skip_special_tokens=False)
+    return Backend.from_file(str(models.resolve("smollm2-135m-instruct") / "tokenizer.json"))
+
+
+def decode(ids: list[int]) -> str:
+    text: str = backend().decode(ids, skip_special_tokens=False)
     return text
 
 
@@ -119,13 +124,18 @@ def test_a_causal_prompt_is_exactly_these_words(real: tuple[FileTokenizer, ChatT
     text = decode(ids)
     assert text.startswith(real[1].before)
     body = text.removeprefix(real[1].before).partition("\n")[2]
-    question = "In at most two sentences, say which document this is,"
+    question = "What is it about, and what do its pronouns refer to?"
     assert body.startswith(
         "\nTitle: Handbook\nDate: 2024-05-01\n\nOne two."
-        f'\n\n---\nThe passage that you have just read last stands under the heading "A > B".\n{question}'
+        f'\n\n---\nSituate the passage that you have just read last, under the heading "A > B".\n{question}'
     )
     assert text.endswith(real[1].after + ANSWER_PREFIX)
-    for asked in ("which document", "where in it", "what the passage is about", '"this", "it", "the product"'):
+    for asked in (
+        "which document",
+        "where in it",
+        "what the passage is about, in words",
+        '"this", "it", "the product"',
+    ):
         assert asked in text
 
 
@@ -141,11 +151,11 @@ def test_title_and_date_stand_in_the_prompt_when_known_and_only_then(
                 assert ("Date: 2024-05-01\n" in text, "Date:" in text) == (bool(date), bool(date))
 
 
-def test_a_chunk_under_no_heading_says_so(real: tuple[FileTokenizer, ChatTemplate]) -> None:
+def test_a_heading_is_named_where_there_is_one(real: tuple[FileTokenizer, ChatTemplate]) -> None:
     document, found = make(PROSE)
     first, *others = map(decode, build(real, "causal", document, found))
-    assert "stands under no heading." in first
-    assert all('stands under the heading "' in other for other in others)
+    assert "just read last.\n" in first
+    assert all('just read last, under the heading "' in other for other in others)
 
 
 def test_a_causal_prompt_begins_with_all_that_the_one_before_read(model: tuple[Tokenizer, ChatTemplate]) -> None:
@@ -177,7 +187,7 @@ def test_a_causal_prompt_ends_its_document_where_the_chunk_ends(real: tuple[File
     document, found = make(PROSE, "Handbook")
     for chunk, ids in zip(chunks_of(document, found), build(real, "causal", document, found), strict=True):
         text = decode(ids)
-        read = text[text.index("Title: Handbook\n\n") + 17 : text.rindex("\n\n---\nThe passage")]
+        read = text[text.index("Title: Handbook\n\n") + 17 : text.rindex("\n\n---\nSituate the passage")]
         assert read == PROSE[: chunk.end].rstrip()
 
 
@@ -252,8 +262,8 @@ def test_fingerprints_differ_between_kinds_and_change_with_the_words(monkeypatch
 def test_a_model_without_a_chat_format_gets_plain_roles(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    backend = models.resolve("smollm2-135m-instruct") / "tokenizer.json"
-    PreTrainedTokenizerFast(tokenizer_file=str(backend)).save_pretrained(tmp_path)
+    path = models.resolve("smollm2-135m-instruct") / "tokenizer.json"
+    PreTrainedTokenizerFast(tokenizer_file=str(path)).save_pretrained(tmp_path)
     assert chat_template(str(tmp_path)) == PLAIN_CHAT
 
 
@@ -263,3 +273,10 @@ def test_prompts_are_64_bit_and_the_same_each_time(model: tuple[Tokenizer, ChatT
     scope = Scope(Span(0, len(PROSE)), chunks_of(document, found))
     for prompt in Prompts(*model, "causal").build(document, found, model[0].encode(PROSE), scope):
         assert prompt.dtype == np.int64
+
+
+def test_a_huge_title_or_heading_leaves_room_for_the_document(real: tuple[FileTokenizer, ChatTemplate]) -> None:
+    document, found = make("One two. ", "word " * 9000)
+    [ids] = build(real, "causal", document, found, Chunk(0, 0, 8, 0, 8, ("A" * 9000, "the nearest one")))
+    assert len(ids) < 600
+    assert 'the nearest one"' in decode(ids)

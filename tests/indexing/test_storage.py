@@ -80,13 +80,25 @@ def test_a_listing_is_sorted_by_name_and_cut_at_the_prefix(storage: Storage) -> 
     assert {entry.name: entry.size_bytes for entry in storage.list()} == {n: len(n.encode()) for n in put}
 
 
-def test_more_objects_than_one_answer_holds_are_all_listed(storage: Storage) -> None:
-    names = [f"many/{number:04d}" for number in range(1005)]
-    if isinstance(storage, DirectoryStorage):
-        names = names[:50]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda name: storage.put(name, b"x"), names))
+def test_more_objects_than_one_answer_holds_are_all_listed(
+    s3_bucket: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(s3_bucket())
+    names = [f"many/{number:04d}" for number in range(25)]
+    for name in names:
+        storage.put(name, b"x")
+    pages = storage._client.get_paginator("list_objects_v2")
+    paginate, answers = pages.paginate, []
+
+    def in_small_pages(**arguments: object) -> object:
+        for page in paginate(**arguments, PaginationConfig={"PageSize": 10}):
+            answers.append(page)
+            yield page
+
+    monkeypatch.setattr(pages, "paginate", in_small_pages)
+    monkeypatch.setattr(storage._client, "get_paginator", lambda operation: pages)
     assert [entry.name for entry in storage.list("many/")] == names
+    assert len(answers) == 3
 
 
 def test_an_object_is_created_only_once(storage: Storage) -> None:
