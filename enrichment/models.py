@@ -6,6 +6,7 @@ the user's cache. Any other name is a local directory or a Hugging Face id. Code
 
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 import shutil
@@ -48,6 +49,17 @@ def resolve(name: str, revision: str | None = None) -> Path:
             " Hugging Face id of the form owner/name"
         )
     return _from_hub(name, revision)
+
+
+def check_length(directory: Path, name: str, max_model_len: int) -> None:
+    """Raise ConfigError if a language model does not take `max_model_len` tokens."""
+    path = directory / "config.json"
+    if name == FAKE or not path.is_file():
+        return
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    longest = settings.get("text_config", settings).get("max_position_embeddings")
+    if longest is not None and max_model_len > longest:
+        raise ConfigError(f"model.max_model_len is {max_model_len}, but {name} takes {longest} tokens; lower it")
 
 
 def fingerprint(directory: Path, name: str, revision: str | None) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 from enrichment.errors import ConfigError, SituateError
 
+logger = logging.getLogger(__name__)
+
 DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED = 0, 1, 2, 3
 
 
@@ -34,6 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except BrokenPipeError:
         sys.stderr.close()
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort: a sentence for the user, the traceback for a report
+        logger.info("this is unexpected", exc_info=True)
+        cause = getattr(error, "cause", None) or error  # Ray wraps what a worker raised
+        text = (str(cause).strip() or "no message").splitlines()[-1]
+        print(f"situate: {type(cause).__name__}: {text} (the traceback: add -v)", file=sys.stderr)
         return FAILED
     return status
 
@@ -124,7 +132,7 @@ def _status(options: argparse.Namespace) -> int:
     from jobs import console, status
 
     result = status.read(options.corpus)
-    while options.watch and result["stage"] not in ("done", "stopped"):
+    while options.watch and result["stage"] not in status.ENDED:
         print(console.progress_line(result), file=sys.stderr)
         time.sleep(5)
         result = status.read(options.corpus)

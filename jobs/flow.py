@@ -30,7 +30,6 @@ _BLOCK_BYTES, _BLOCK_DOCUMENTS = 1 << 20, 64  # of sources: a part's rows and ve
 _BLOCKS_PER_REPLICA = 16
 _TRIES = 3
 _DRIVER_ENVIRONMENT = {
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Its SIGSEGV handler takes the signal that a JVM in the same process uses, and the process dies.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -33,23 +34,40 @@ class Progress:
         self._counts: dict[str, int] = {}
         self._events: list[dict[str, Any]] = []
         self._stage, self._total, self._started = "", 0, time.monotonic()
-        self._last_line = self._last_record = 0.0
+        self._last_line = 0.0
         self._bar: Any = None
         self._task: Any = None
 
-    def begin(self, storage: Storage, run_id: str) -> None:
-        """Start recording in the store."""
+    @contextlib.contextmanager
+    def recording(self, storage: Storage, run_id: str) -> Iterator[None]:
+        """Keep a record of the run in the store while it lasts; how it ended is its last word."""
         self._storage, self._run_id = storage, run_id
-        self._record(force=True)
+        over = threading.Event()
 
-    def end(self, report: Mapping[str, Any]) -> None:
-        """Write the run's report and events: the run is over."""
-        if self._storage is not None:
-            events = "".join(json.dumps(event) + "\n" for event in self._events)
-            self._storage.put(layout.run_file(self._run_id, "events.jsonl"), events.encode())
-            self._storage.put(layout.run_file(self._run_id, "report.json"), json.dumps(report, indent=1).encode())
+        def beat() -> None:
+            while not over.wait(_RECORD_EVERY_S):
+                self._record()
+
+        self._record()
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
             self._stage = "done"
-            self._record(force=True)
+        except BaseException:
+            self._stage = "stopped"
+            raise
+        finally:
+            over.set()
+            thread.join()
+            self._record()
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Write the run's report and events."""
+        assert self._storage is not None
+        events = "".join(json.dumps(event) + "\n" for event in self._events)
+        self._storage.put(layout.run_file(self._run_id, "events.jsonl"), events.encode())
+        self._storage.put(layout.run_file(self._run_id, "report.json"), json.dumps(report, indent=1).encode())
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int) -> Iterator[None]:
@@ -65,7 +83,6 @@ class Progress:
         done = self._counts.get("documents", total)
         self._say(f"{name}: {done} in {took:.1f} s" if done else f"{name}: {took:.1f} s")
         logger.info("%s: %d in %.1f s, %.1f/s", name, done, took, done / max(took, 1e-9))
-        self._record(force=True)
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Take the running stage's counts so far; called from another thread."""
@@ -80,7 +97,6 @@ class Progress:
             speed = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
             waiting = "" if counts.get("workers") else ", loading the models"
             self._say(f"{self._stage}: {done}/{self._total} documents, {speed}{left}{waiting}{self._detail(', ')}")
-        self._record()
 
     def _detail(self, lead: str = "") -> str:
         names = [
@@ -123,10 +139,8 @@ class Progress:
             finally:
                 self._bar = None
 
-    def _record(self, force: bool = False) -> None:
-        if self._storage is None or not (force or time.monotonic() - self._last_record >= _RECORD_EVERY_S):
-            return
-        self._last_record = time.monotonic()
+    def _record(self) -> None:
+        assert self._storage is not None
         record = {
             "run_id": self._run_id,
             "updated_at": _now(),

@@ -57,31 +57,30 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         if previous and not changes.any:
             return unchanged(previous, changes, progress)
         run = Run(new_run_id(), config, listing.root, read_spans(config.split))
-        progress.begin(storage, run.id)
-        with progress.stage("enrich", refs.num_rows):
-            summary = flow.enrich_and_stage(run, refs, progress.counts)
-        with progress.stage("index", 0):
-            entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
-        with progress.stage("publish", 0):
-            counted = counts.count(summary, changes)
-            counts.reconcile(refs, counted, entries)
-            published = manifest.new_manifest(
-                previous,
-                run_id=run.id,
-                config=config.as_dict(),
-                fingerprints=fingerprints,
-                dimension=dimension,
-                counts=counted,
-                segments=tuple(entries),
-                dead={},
-                rejected=counts.rejected(summary),
-            )
-            manifest.publish(storage, published)
-    remove_staged(storage, run.id)
-    result = Result(
-        published.sequence, True, **counted, seconds=progress.seconds, exceeded=counts.exceeded_limits(config, counted)
-    )
-    progress.end(result.as_dict())
+        with progress.recording(storage, run.id):
+            with progress.stage("enrich", refs.num_rows):
+                summary = flow.enrich_and_stage(run, refs, progress.counts)
+            with progress.stage("index", 0):
+                entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
+            with progress.stage("publish", 0):
+                counted = counts.count(summary, changes)
+                counts.reconcile(refs, counted, entries)
+                published = manifest.new_manifest(
+                    previous,
+                    run_id=run.id,
+                    config=config.as_dict(),
+                    fingerprints=fingerprints,
+                    dimension=dimension,
+                    counts=counted,
+                    segments=tuple(entries),
+                    dead={},
+                    rejected=counts.rejected(summary),
+                )
+                manifest.publish(storage, published)
+            remove_staged(storage, run.id)
+            exceeded = counts.exceeded_limits(config, counted)
+            result = Result(published.sequence, True, **counted, seconds=progress.seconds, exceeded=exceeded)
+            progress.report(result.as_dict())
     return result
 
 
@@ -91,6 +90,7 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
     fingerprints = {"content": config.content_fingerprint(), "embedding": embedder.fingerprint}
     if config.context.strategy == "situate" and config.model is not None:
         directory = resolve_model(config.model)
+        models.check_length(directory, config.model.name, config.model.max_model_len)
         name, revision = config.model.name, config.model.revision
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
         fake = name == models.FAKE
