@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from enrichment.errors import ConfigError, SituateError
+from jobs import native_output
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,11 @@ DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED = 0, 1, 2, 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     options = _parser().parse_args(arguments)
+    with native_output.filtered():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     level = logging.INFO if options.verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     try:

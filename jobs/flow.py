@@ -80,8 +80,10 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     import ray
 
     config = run.config
-    replicas = config.model.replicas if config.model and config.context.strategy == "situate" else 1
-    gpus = config.model.gpus_per_replica if config.model and config.context.strategy == "situate" else 0
+    model = config.model if config.context.strategy == "situate" else None
+    replicas = model.replicas if model else 1
+    gpus = model.gpus_per_replica if model else 0
+    cpus = int(ray.cluster_resources().get("CPU", 1))
     blocks = plan_blocks(refs, replicas)
     relay = ray.remote(num_cpus=0)(_Relay).remote()
     send: Report = _Send(relay)
@@ -91,8 +93,8 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         fn_constructor_args=(run, send),
         batch_size=None,
         batch_format="pyarrow",
-        concurrency=(replicas, replicas),
-        num_cpus=1,
+        concurrency=(replicas, replicas) if model else (1, max(1, cpus // 4)),
+        num_cpus=1 if model else 0,  # without a model it only reads and splits: the cores are the embedders'
         num_gpus=gpus or None,
         max_concurrency=_DOCUMENTS_IN_FLIGHT,
         max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
@@ -103,7 +105,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         fn_constructor_args=(run, send),
         batch_size=None,
         batch_format="pyarrow",
-        concurrency=(1, max(1, int(ray.cluster_resources().get("CPU", 1)) - replicas)),
+        concurrency=(1, max(1, cpus - replicas) if model else max(1, cpus)),
         num_cpus=1,
         max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
         max_task_retries=_TRIES,
