@@ -6,7 +6,7 @@ the exact prompt tokens, sampling and model.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -102,6 +102,7 @@ class Situate:
         block_tokens: int,
         model_fingerprint: str,
         paid: Mapping[bytes, Context],
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
@@ -110,6 +111,7 @@ class Situate:
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
         self._paid = paid
+        self._done = done  # called for every context that the model wrote
         self._last = np.zeros(0, dtype=np.int64)  # the prompt before, also of the document before
 
     async def contexts(
@@ -153,6 +155,7 @@ class Situate:
             failed = Context(None, Status.FAILED, f"prompt_refused: {error}", scope.span, key)
             return failed, False, attempts
         assert judgement is not None
+        self._done()
         context = Context(
             text=judgement.text,
             status=Status.OK if judgement.text is not None else Status.FALLBACK,

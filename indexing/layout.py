@@ -23,7 +23,8 @@ def manifest(sequence: int) -> str:
 def sequence_of(name: str) -> int | None:
     """The sequence number of a manifest's name; None for any other object below `manifests/`."""
     digits = name.removeprefix(MANIFESTS).removesuffix(".json")
-    return int(digits) if len(digits) == _SEQUENCE_DIGITS and digits.isdigit() else None
+    known = len(digits) == _SEQUENCE_DIGITS and digits.isascii() and digits.isdigit()
+    return int(digits) if known and name == manifest(int(digits)) else None
 
 
 def segment(segment_id: str, file: str) -> str:

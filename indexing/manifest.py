@@ -31,7 +31,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """An immutable segment. `digest` is the sha256 over documents, originals, rows and vectors."""
+    """An immutable segment. `digest` covers documents, originals, vectors and rows."""
 
     id: str
     digest: str

@@ -4,6 +4,7 @@ Credentials, region and endpoint come from the standard AWS environment (`AWS_EN
 addresses are then used). Retries and timeouts are botocore's own "standard" mode, bounded.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from enrichment.errors import ConfigError, OperationError
 from indexing.storage import Entry, MissingObjectError, ShortObjectError
 
 MULTIPART_BYTES = 64 << 20  # one PUT below this; S3 allows 5 GiB, but a retry repeats all of it
+_CONFLICT_TRIES = 5
 _ABSENT = {"NoSuchKey", "404", "NotFound"}
 
 
@@ -31,84 +33,93 @@ class S3Storage:
         self._call("put_object", name, Body=data)
 
     def put_file(self, name: str, path: Path) -> None:
-        from boto3.exceptions import S3UploadFailedError
         from boto3.s3.transfer import TransferConfig
 
         config = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
-        try:
+        with self._failures(name):
             self._client.upload_file(str(path), self._bucket, self._prefix + name, Config=config)
-        except S3UploadFailedError as error:
-            raise OperationError(f"{self.uri}/{name} cannot be written: {error}") from error
 
     def create(self, name: str, data: bytes) -> bool:
-        from botocore.exceptions import ClientError
-
-        try:
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, IfNoneMatch="*")
-        except ClientError as error:
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412):
+        for _ in range(_CONFLICT_TRIES):
+            try:
+                self._call("put_object", name, Body=data, IfNoneMatch="*")
+                return True
+            except PreconditionError:
                 return False
-            raise OperationError(f"{self.uri}/{name} cannot be written: {error}") from error
-        return True
+            except ConflictError:
+                continue  # two conditional writes met; botocore does not try this again by itself
+        raise OperationError(f"{self.uri}/{name} is being written by many at once; run the same command again")
 
     def get(self, name: str) -> bytes:
-        body: bytes = self._call("get_object", name)["Body"].read()
-        return body
+        return self._read(name)
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         if length == 0:
             return b""
-        answer = self._call("get_object", name, Range=f"bytes={offset}-{offset + length - 1}")
-        body: bytes = answer["Body"].read()
+        body = self._read(name, Range=f"bytes={offset}-{offset + length - 1}")
         if len(body) != length:
             raise ShortObjectError(f"{self.uri}/{name} gave {len(body)} of {length} bytes at {offset}: it is damaged")
         return body
 
     def fetch(self, name: str, path: Path) -> Path:
-        from botocore.exceptions import ClientError
-
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with self._failures(name):
             self._client.download_file(self._bucket, self._prefix + name, str(path))
-        except ClientError as error:
-            raise self._failure(name, error) from error
         return path
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=self._prefix + prefix
         )
-        try:
+        with self._failures(prefix):
             for page in pages:
                 for item in page.get("Contents", ()):
                     yield Entry(item["Key"].removeprefix(self._prefix), item["Size"])
-        except (ClientError, BotoCoreError) as error:
-            raise OperationError(f"{self.uri} cannot be listed: {error}") from error
 
     def delete(self, name: str) -> None:
         self._call("delete_object", name)
 
-    def _call(self, operation: str, name: str, **arguments: Any) -> dict[str, Any]:
+    def _read(self, name: str, **arguments: Any) -> bytes:
+        with self._failures(name):
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **arguments)
+            body: bytes = answer["Body"].read()
+        return body
+
+    def _call(self, operation: str, name: str, **arguments: Any) -> None:
+        with self._failures(name):
+            getattr(self._client, operation)(Bucket=self._bucket, Key=self._prefix + name, **arguments)
+
+    @contextlib.contextmanager
+    def _failures(self, name: str) -> Iterator[None]:
+        """What boto3 raises -> our errors, each naming the object. Codes decide, never texts."""
+        from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
+        where = f"{self.uri}/{name}"
         try:
-            answer: dict[str, Any] = getattr(self._client, operation)(
-                Bucket=self._bucket, Key=self._prefix + name, **arguments
-            )
+            yield
         except ClientError as error:
-            raise self._failure(name, error) from error
-        except BotoCoreError as error:
-            raise OperationError(f"{self.uri}/{name} cannot be reached: {error}") from error
-        return answer
+            code = error.response.get("Error", {}).get("Code")
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if code in _ABSENT:
+                raise MissingObjectError(f"{where} does not exist") from error
+            if code == "InvalidRange":
+                raise ShortObjectError(f"{where} ends before the range asked for: it is damaged") from error
+            if status == 412:
+                raise PreconditionError(f"{where} exists already") from error
+            if status == 409:
+                raise ConflictError(f"{where} is being written by another") from error
+            raise OperationError(f"{where} failed: {error}") from error
+        except (BotoCoreError, Boto3Error) as error:
+            raise OperationError(f"{where} cannot be reached: {error}") from error
 
-    def _failure(self, name: str, error: Any) -> OperationError:
-        if error.response.get("Error", {}).get("Code") in _ABSENT:
-            return MissingObjectError(f"{self.uri}/{name} does not exist")
-        if error.response.get("Error", {}).get("Code") == "InvalidRange":
-            return ShortObjectError(f"{self.uri}/{name} ends before the range asked for: it is damaged")
-        return OperationError(f"{self.uri}/{name} failed: {error}")
+
+class PreconditionError(OperationError):
+    """A conditional write came second."""
+
+
+class ConflictError(OperationError):
+    """A conditional write met another one and may be tried again."""
 
 
 _local = threading.local()

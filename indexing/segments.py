@@ -80,8 +80,12 @@ def build(
         tables.write(documents, target / layout.DOCUMENTS)
         tables.write(rows, target / layout.ROWS)
         tables.write(vectors, target / layout.VECTORS)
-        content = [layout.DOCUMENTS, layout.ORIGINALS, layout.ROWS, layout.VECTORS]
-        content_digest = digest(*(file_sha256(target / name).encode() for name in content))
+        files_digested = [layout.DOCUMENTS, layout.ORIGINALS, layout.VECTORS]
+        content_digest = digest(
+            *(file_sha256(target / name).encode() for name in files_digested),
+            # What the prefix cache happened to hold is no part of what a row is.
+            hashlib.sha256(tables.to_bytes(rows.drop_columns(["cached_tokens"]))).hexdigest().encode(),
+        )
         # The nonce keeps two runs that build the same segment at once from mixing their Lucene files.
         segment_id = f"{content_digest[:24]}-{secrets.token_hex(4)}"
         _index(rows, vectors, dimension, segment_id, target, options)

@@ -71,6 +71,10 @@ class Snapshot:
     def __init__(self, storage: Storage, found: Manifest) -> None:
         self.storage = storage
         self.manifest = found
+        if found.dead:
+            raise OperationError(
+                f"snapshot {found.sequence} of {storage.uri} has dead rows; upgrade situate to read it"
+            )
         self._cache = models.cache_directory() / "corpora" / hashlib.sha256(storage.uri.encode()).hexdigest()[:24]
         self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
         self._rows = [self._table(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]

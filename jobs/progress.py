@@ -33,7 +33,7 @@ class Progress:
         self._run_id = ""
         self._counts: dict[str, int] = {}
         self._events: list[dict[str, Any]] = []
-        self._stage, self._total, self._started = "", 0, time.monotonic()
+        self._stage, self._total, self._total_bytes, self._started = "", 0, 0, time.monotonic()
         self._last_line = 0.0
         self._bar: Any = None
         self._task: Any = None
@@ -70,70 +70,64 @@ class Progress:
         self._storage.put(layout.run_file(self._run_id, "report.json"), json.dumps(report, indent=1).encode())
 
     @contextlib.contextmanager
-    def stage(self, name: str, total: int) -> Iterator[None]:
-        """Time a stage; `total` is the documents or files it has to do, 0 if that has no meaning."""
-        self._stage, self._total, self._started = name, total, time.monotonic()
+    def stage(self, name: str, total: int, total_bytes: int = 0) -> Iterator[None]:
+        """Time a stage; `total` is the documents or files it has to do, 0 if that has no meaning, `total_bytes` their size."""
+        self._stage, self._total, self._total_bytes, self._started = name, total, total_bytes, time.monotonic()
         self._last_line = self._started
         self._counts = {}
-        with self._live(name, total):
+        with self._live(name):
             yield
         took = time.monotonic() - self._started
         self.seconds[name] = round(took, 3)
         self._events.append({"time": _now(), "stage": name, "seconds": round(took, 3), **self._counts})
-        done = self._counts.get("documents", total)
-        self._say(f"{name}: {done} in {took:.1f} s" if done else f"{name}: {took:.1f} s")
-        logger.info("%s: %d in %.1f s, %.1f/s", name, done, took, done / max(took, 1e-9))
+        self._say(f"{name}: {total:,} in {took:.1f} s" if total else f"{name}: {took:.1f} s")
+        logger.info("%s: %d in %.1f s, %.1f/s", name, total, took, total / max(took, 1e-9))
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Take the running stage's counts so far; called from another thread."""
         self._counts = dict(counts)
         if self._bar is not None:
-            self._bar.update(self._task, completed=counts.get("documents", 0), detail=self._detail())
+            self._bar.update(self._task, completed=self._share(), detail=self._line())
         elif self._show and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
-            done = counts.get("documents", 0)
-            rate = done / max(time.monotonic() - self._started, 1e-9)
-            left = f", {(self._total - done) / rate:.0f} s left" if rate else ""
-            speed = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
-            waiting = "" if counts.get("workers") else ", loading the models"
-            self._say(f"{self._stage}: {done}/{self._total} documents, {speed}{left}{waiting}{self._detail(', ')}")
+            self._say(f"{self._stage}: {self._line()}")
 
-    def _detail(self, lead: str = "") -> str:
-        names = [
-            name for name in ("enriched", "chunks", "generated", "embedded", "quarantined") if self._counts.get(name)
-        ]
-        text = ", ".join(f"{self._counts[name]:,} {name}" for name in names)
-        return lead + text if text else ""
+    def _share(self) -> float:
+        """How much of the stage is done, from 0 to 1: chunks against those to expect from the bytes split so far.
+
+        Documents would mislead: the longest come first.
+        """
+        found = self._counts
+        expected = found.get("chunks", 0) * self._total_bytes / max(1, found.get("bytes", 0))
+        done = max(found.get("generated", 0), found.get("embedded", 0))
+        return min(1.0, done / expected) if expected else 0.0
+
+    def _line(self) -> str:
+        found, took = self._counts, time.monotonic() - self._started
+        done = max(found.get("generated", 0), found.get("embedded", 0))
+        if not done:
+            return "loading the models" if not found.get("workers") else "first chunks"
+        share = self._share()
+        left = f", {took * (1 - share) / share:,.0f} s left" if share else ""
+        quarantined = f", {found['quarantined']:,} quarantined" if found.get("quarantined") else ""
+        documents = f"{found.get('documents', 0):,}/{self._total:,} documents{quarantined}"
+        return f"{done:,} chunks, {done / took:.1f}/s{left}, {documents}"
 
     @contextlib.contextmanager
-    def _live(self, name: str, total: int) -> Iterator[None]:
+    def _live(self, name: str) -> Iterator[None]:
         if not self._terminal:
             yield
             return
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
-        if total:
-            columns += [
-                BarColumn(),
-                MofNCompleteColumn(),
-                _rate_column(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[detail]}"),
-            ]
-        else:
-            columns += [TimeElapsedColumn()]
+        if self._total_bytes:
+            columns += [BarColumn(), TaskProgressColumn()]
+        columns += [TimeElapsedColumn(), TextColumn("{task.fields[detail]}")]
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            self._bar, self._task = bar, bar.add_task(name, total=total or None, detail="")
+            self._bar, self._task = bar, bar.add_task(name, total=1.0 if self._total_bytes else None, detail="")
             try:
                 yield
             finally:
@@ -154,17 +148,6 @@ class Progress:
     def _say(self, line: str) -> None:
         if self._show:
             print(line, file=sys.stderr, flush=True)
-
-
-def _rate_column() -> Any:
-    from rich.progress import ProgressColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(f"{task.speed:.1f}/s" if task.speed else "-/s")
-
-    return Rate()
 
 
 def _now() -> str:

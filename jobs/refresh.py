@@ -58,7 +58,7 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
             return unchanged(previous, changes, progress)
         run = Run(new_run_id(), config, listing.root, read_spans(config.split))
         with progress.recording(storage, run.id):
-            with progress.stage("enrich", refs.num_rows):
+            with progress.stage("enrich", refs.num_rows, sum(refs["num_bytes"].to_pylist())):
                 summary = flow.enrich_and_stage(run, refs, progress.counts)
             with progress.stage("index", 0):
                 entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)

@@ -14,7 +14,8 @@ def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[
     document = snapshot.document(document_id)
     rows = snapshot.rows(document_id)
     if chunk is not None and not 0 <= chunk < len(rows):
-        raise ConfigError(f"the document {document_id} has chunks 0 to {len(rows) - 1}, not {chunk}")
+        has = f"chunks 0 to {len(rows) - 1}" if rows else "no chunks"
+        raise ConfigError(f"the document {document_id} has {has}; {chunk} is none of them")
     picked = rows if chunk is None else [rows[chunk]]
     for row in picked:
         row["text"] = snapshot.original(document_id, (row["byte_start"], row["byte_end"]))

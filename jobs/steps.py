@@ -96,6 +96,7 @@ class EnrichDocuments:
             options.block_tokens,
             self._model_fingerprint,
             ledger.read_contexts(self._storage),
+            lambda: self._report({"generated": 1}),
         )
 
     async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
@@ -111,11 +112,11 @@ class EnrichDocuments:
             prepared = await asyncio.to_thread(self._prepare, ref)
         except DocumentError as error:
             empty = Document(DocumentId(ref["id"]), "")
-            self._report({"enriched": 1, "quarantined": 1})
+            self._report({"quarantined": 1})
             return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}"), ()
         loaded, sha256, chunks, encoding = prepared
+        self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
         if not chunks:
-            self._report({"enriched": 1})
             return Enriched(loaded.document, source, sha256, loaded.replaced, "empty"), ()
         outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         config = self._run.config
@@ -133,7 +134,6 @@ class EnrichDocuments:
             generated=sum(outcome.generated),
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
-        self._report({"enriched": 1, "chunks": len(chunks), "generated": enriched.generated})
         return enriched, outcome.generated
 
     def _prepare(self, ref: dict[str, Any]) -> tuple[Any, str, Any, Any]:
