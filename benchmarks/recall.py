@@ -54,7 +54,7 @@ def recalls(snapshot: serving.Snapshot, questions: Sequence[dict], mode: Mode) -
     """Mean recall at each cut."""
     totals = [0.0] * len(CUTS)
     for question in questions:
-        hits = snapshot.indexes.search(question["query"], max(CUTS), mode)
+        hits = snapshot.open_indexes(mode).search(question["query"], max(CUTS), mode)
         spans = [snapshot.span_of(hit) for hit in hits]
         for place, cut in enumerate(CUTS):
             totals[place] += covered(question["spans"], spans[:cut])

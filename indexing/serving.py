@@ -9,25 +9,24 @@ import builtins
 import functools
 import hashlib
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from enrichment import models
 from enrichment.embed import Embedder, EmbeddingOptions, open_embedder
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Span
 from indexing import layout, manifest, tables
 from indexing.dense import DenseIndex
 from indexing.lexical import LexicalIndex
-from indexing.manifest import FileEntry, Manifest, SegmentEntry
+from indexing.local_files import LocalFiles
+from indexing.manifest import Manifest, SegmentEntry
 from indexing.search import Hit, Indexes, Mode
-from indexing.segments import file_sha256
 from indexing.storage import MissingObjectError, Storage, is_remote, open_storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
@@ -75,31 +74,35 @@ class Snapshot:
             raise OperationError(
                 f"snapshot {found.sequence} of {storage.uri} has dead rows; upgrade situate to read it"
             )
-        self._cache = models.cache_directory() / "corpora" / hashlib.sha256(storage.uri.encode()).hexdigest()[:24]
+        self._files = LocalFiles(storage)
+        self._opening = threading.RLock()
         self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
         self._rows = [self._table(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
         self._ids = [table["id"].to_pylist() for table in self._documents]
 
+    def open_indexes(self, mode: Mode = "hybrid") -> Indexes:
+        """What a search in a mode needs, opened once: a lexical search needs no embedder; else it loads beside the JVM."""
+        opened = self.__dict__.keys()
+        if "_indexes" in opened and (mode == "lexical" or "_embedder" in opened):
+            return self._indexes
+        with self._opening, ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(lambda: self._indexes)
+            if mode != "lexical":
+                _ = self._embedder
+            return opening.result()
+
     @functools.cached_property
-    def indexes(self) -> Indexes:
-        """The indexes, opened at the first search; the JVM and the embedder start side by side."""
-        with ThreadPoolExecutor(1) as pool:
-            lexical = pool.submit(self._open_lexical)
-            embedder = self._embedder
-            dense = self._open_dense()
-            segments = self.manifest.segments
-            vectors = [
-                self._table(segment, layout.VECTORS, tables.vectors(self.manifest.dimension), ["row"])["row"].to_numpy()
-                for segment in segments
-            ]
-            return Indexes(
-                [segment.id for segment in segments],
-                dense,
-                lexical.result(),
-                vectors,
-                lambda query: embedder.embed_queries([query]),
-                self._row_order,
-            )
+    def _indexes(self) -> Indexes:
+        segments = self.manifest.segments
+        schema = tables.vectors(self.manifest.dimension)
+        return Indexes(
+            [segment.id for segment in segments],
+            self._open_dense(),
+            self._open_lexical(),
+            [self._table(segment, layout.VECTORS, schema, ["row"])["row"].to_numpy() for segment in segments],
+            lambda query: self._embedder.embed_queries([query]),
+            self._row_order,
+        )
 
     @functools.cached_property
     def _embedder(self) -> Embedder:
@@ -122,7 +125,7 @@ class Snapshot:
         budget: int | None = None,
     ) -> list[Passage]:
         """Search, widen every hit by `window` chunks, merge what touches, keep to `budget` code points of text."""
-        hits = self.indexes.search(query, k, mode)
+        hits = self.open_indexes(mode).search(query, k, mode)
         owners = [self._owner(hit) for hit in hits]
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
         spans = []
@@ -173,8 +176,7 @@ class Snapshot:
     @functools.cache  # noqa: B019 - a snapshot lives as long as its process or is dropped whole
     def _check_originals(self, segment: int) -> None:
         """Originals on a local disk are verified whole at their first use; remote ones are not fetched whole."""
-        entry = self.manifest.segments[segment]
-        self._file(entry, _entry(entry, layout.ORIGINALS))
+        self._files.named(self.manifest.segments[segment], layout.ORIGINALS)
 
     def _find(self, document_id: str) -> tuple[int, int]:
         for segment, ids in enumerate(self._ids):
@@ -239,36 +241,17 @@ class Snapshot:
         )
 
     def _open_dense(self) -> DenseIndex:
-        paths = [(s.id, self._file(s, _entry(s, layout.DENSE))) for s in self.manifest.segments]
+        paths = [(s.id, self._files.named(s, layout.DENSE)) for s in self.manifest.segments]
         return DenseIndex.open(paths, self.manifest.dimension, [s.num_vectors for s in self.manifest.segments])
 
     def _open_lexical(self) -> LexicalIndex:
-        directories = []
-        for segment in self.manifest.segments:
-            paths = [self._file(segment, f) for f in segment.files if f.name.startswith(layout.LEXICAL)]
-            directories.append((segment.id, paths[0].parent))
+        directories = [(s.id, self._files.below(s, layout.LEXICAL)) for s in self.manifest.segments]
         return LexicalIndex.open(directories, self.manifest.config["index"]["language"])
 
     def _table(
         self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: builtins.list[str] | None = None
     ) -> pa.Table:
-        return tables.read(self._file(segment, _entry(segment, name)), schema, columns)
-
-    def _file(self, segment: SegmentEntry, entry: FileEntry) -> Path:
-        """A verified local file. Raises OperationError naming what differs from the manifest."""
-        name = layout.segment(segment.id, entry.name)
-        cached = self._cache / name
-        if cached.is_file() and _is_as_listed(cached, entry):
-            return cached
-        cached.unlink(missing_ok=True)  # damage of the copy is no damage of the store
-        path = self.storage.fetch(name, cached)
-        where = f"{self.storage.uri}/{name}"
-        if not path.is_file():
-            raise OperationError(f"{where} is missing; restore it or roll back to an earlier snapshot")
-        if not _is_as_listed(path, entry):
-            cached.unlink(missing_ok=True)
-            raise OperationError(f"{where} differs from its manifest: it is damaged; restore it or roll back")
-        return path
+        return tables.read(self._files.named(segment, name), schema, columns)
 
 
 def open(uri: str, snapshot: int | None = None) -> Snapshot:
@@ -279,17 +262,6 @@ def open(uri: str, snapshot: int | None = None) -> Snapshot:
     except MissingObjectError as error:
         raise ConfigError(f"{uri} holds no snapshot {snapshot}; see what lies in {layout.MANIFESTS}") from error
     return Snapshot(storage, found)
-
-
-def _is_as_listed(path: Path, entry: FileEntry) -> bool:
-    return path.stat().st_size == entry.size_bytes and file_sha256(path) == entry.sha256
-
-
-def _entry(segment: SegmentEntry, name: str) -> FileEntry:
-    for entry in segment.files:
-        if entry.name == name:
-            return entry
-    raise OperationError(f"segment {segment.id} has no {name} in its manifest: it is damaged")
 
 
 def _starts(documents: pa.Table) -> np.ndarray:
