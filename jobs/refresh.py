@@ -46,17 +46,19 @@ class Result:
 
 def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
-    storage = open_storage(config.corpus)
-    dimension, fingerprints = check_models(config)
-    listing = sources.list_files(config.documents, besides=config.corpus)
-    previous = manifest.latest(storage)
+    with progress.stage("check", 0):
+        storage = open_storage(config.corpus)
+        listing = sources.list_files(config.documents, besides=config.corpus)
+        previous = manifest.latest(storage)
+        spans = read_spans(config.split)
+        dimension, fingerprints = check_models(config)
     with flow.cluster(address):
         with progress.stage("read", len(listing.files)):
             refs = sources.resolve(flow.scan(listing, config.documents.max_bytes))
         changes = difference.compare(storage, previous, refs, fingerprints)
         if previous and not changes.any:
             return unchanged(previous, changes, progress)
-        run = Run(new_run_id(), config, listing.root, read_spans(config.split))
+        run = Run(new_run_id(), config, listing.root, spans)
         with progress.recording(storage, run.id):
             with progress.stage("enrich", refs.num_rows, sum(refs["num_bytes"].to_pylist())):
                 summary = flow.enrich_and_stage(run, refs, progress.counts)
