@@ -102,7 +102,7 @@ class Situate:
         block_tokens: int,
         model_fingerprint: str,
         paid: Mapping[bytes, Context],
-        done: Callable[[], None] = lambda: None,
+        done: Callable[[Document, Context], None] = lambda document, context: None,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
@@ -111,7 +111,7 @@ class Situate:
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
         self._paid = paid
-        self._done = done  # called for every context that the model wrote
+        self._done = done  # called with every context that the model wrote, as it is written
         self._last = np.zeros(0, dtype=np.int64)  # the prompt before, also of the document before
 
     async def contexts(
@@ -155,7 +155,6 @@ class Situate:
             failed = Context(None, Status.FAILED, f"prompt_refused: {error}", scope.span, key)
             return failed, False, attempts
         assert judgement is not None
-        self._done()
         context = Context(
             text=judgement.text,
             status=Status.OK if judgement.text is not None else Status.FALLBACK,
@@ -168,6 +167,7 @@ class Situate:
             output_tokens=sum(attempt.output_tokens for attempt in attempts),
             attempts=len(attempts),
         )
+        self._done(document, context)
         return context, True, attempts
 
     def _key(self, ids: np.ndarray) -> bytes:

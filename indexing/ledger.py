@@ -4,6 +4,9 @@ Parts are Parquet files that no one edits. Reading keeps the first entry of a ke
 same parts sees the same context. What failed is not paid work and is never recorded.
 """
 
+import secrets
+import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,6 +18,7 @@ from indexing import layout, tables
 from indexing.storage import Storage
 
 _CONTEXTS, _VECTORS = "contexts-", "vectors-"
+_PART_CONTEXTS, _PART_S = 256, 10.0  # what a killed worker loses at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,34 @@ class Paid:
 
     document_id: DocumentId
     context: Context
+
+
+class ContextWriter:
+    """Makes contexts durable as they are written, many to a part; threads may share it."""
+
+    def __init__(self, storage: Storage, run_id: str) -> None:
+        self._storage, self._run_id = storage, run_id
+        self._waiting: list[Paid] = []
+        self._flushed = time.monotonic()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+
+    def add(self, paid: Paid) -> bool:
+        """Take a context; whether a flush is due, by number or by age."""
+        with self._lock:
+            self._waiting.append(paid)
+            return len(self._waiting) >= _PART_CONTEXTS or time.monotonic() - self._flushed >= _PART_S
+
+    def flush(self) -> None:
+        """Write what waits. When this returns, everything taken before the call is durable."""
+        with self._writing:
+            with self._lock:
+                paid, self._waiting, self._flushed = self._waiting, [], time.monotonic()
+            try:
+                append_contexts(self._storage, self._run_id, secrets.token_hex(8), paid)
+            except BaseException:
+                with self._lock:
+                    self._waiting = paid + self._waiting  # the next flush tries again, and says so if it fails
+                raise
 
 
 def append_contexts(storage: Storage, run_id: str, part: str, paid: Iterable[Paid]) -> None:

@@ -25,7 +25,7 @@ from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
 from enrichment.header import header
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
-from enrichment.records import Document, DocumentId, Enriched, Span
+from enrichment.records import Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
 from enrichment.strategies import Free, Situate, Strategy
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
@@ -65,6 +65,7 @@ class EnrichDocuments:
         config = run.config
         self._run, self._report = run, report
         self._storage = open_storage(config.corpus)
+        self._ledger = ledger.ContextWriter(self._storage, run.id)
         self._reader = SourceReader(run.root)
         self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
         self._model_tokenizer: Tokenizer | None = None
@@ -96,16 +97,21 @@ class EnrichDocuments:
             options.block_tokens,
             self._model_fingerprint,
             ledger.read_contexts(self._storage),
-            lambda: self._report({"generated": 1}),
+            self._done,
         )
 
-    async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
-        results = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
-        paid = [ledger.Paid(e.document.id, c) for e, new in results for c, n in zip(e.contexts, new, strict=True) if n]
-        await asyncio.to_thread(ledger.append_contexts, self._storage, self._run.id, secrets.token_hex(8), paid)
-        yield staging.units(enriched for enriched, _ in results)
+    def _done(self, document: Document, context: Context) -> None:
+        """Called in the event loop for every context that the model writes."""
+        self._report({"generated": 1})
+        if self._ledger.add(ledger.Paid(document.id, context)):
+            asyncio.get_running_loop().run_in_executor(None, self._ledger.flush)
 
-    async def _enrich(self, ref: dict[str, Any]) -> tuple[Enriched, Sequence[bool]]:
+    async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
+        enriched = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
+        await asyncio.to_thread(self._ledger.flush)  # what leaves here is paid for, durably
+        yield staging.units(enriched)
+
+    async def _enrich(self, ref: dict[str, Any]) -> Enriched:
         source = source_name(ref["file"], ref["number"])
         try:
             # Reading, splitting and tokenising run beside the event loop, which feeds the engine.
@@ -113,14 +119,14 @@ class EnrichDocuments:
         except DocumentError as error:
             empty = Document(DocumentId(ref["id"]), "")
             self._report({"quarantined": 1})
-            return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}"), ()
+            return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}")
         loaded, sha256, chunks, encoding = prepared
         self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
         if not chunks:
-            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty"), ()
+            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
         outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         config = self._run.config
-        enriched = Enriched(
+        return Enriched(
             document=loaded.document,
             source=source,
             source_sha256=sha256,
@@ -134,7 +140,6 @@ class EnrichDocuments:
             generated=sum(outcome.generated),
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
-        return enriched, outcome.generated
 
     def _prepare(self, ref: dict[str, Any]) -> tuple[Any, str, Any, Any]:
         loaded, sha256 = self._reader.load(ref)
