@@ -116,6 +116,8 @@ def progress_line(record: Record) -> str:
 def diagnosis(record: Record) -> RenderableType:
     """What `doctor` found."""
     table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(overflow="fold")
     for check in record["checks"]:
         table.add_row(
             Text("ok" if check["ok"] else "missing", style="green" if check["ok"] else "bold red"),
