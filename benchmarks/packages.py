@@ -27,6 +27,7 @@ BIN_TOKENS = 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--situate", type=int, default=20, help="how many documents get contexts (default 20)")
+    parser.add_argument("--only", choices=["header", "situate"], help="one of the two runs")
     options = parser.parse_args()
     files = collect()
     everything = copy(files, Path("corpora/packages-source"))
@@ -35,8 +36,9 @@ def main() -> None:
         ("header", everything, "header"),
         ("situate", copy(few, Path("corpora/packages-few")), "situate"),
     ):
-        print(f"\n{name}: {folder}")
-        report(run(name, folder, strategy), config.parse(settings(name, folder, strategy)))
+        if options.only in (None, name):
+            print(f"\n{name}: {folder}")
+            report(run(name, folder, strategy), config.parse(settings(name, folder, strategy)))
 
 
 def collect() -> dict[Path, Path]:

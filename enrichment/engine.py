@@ -51,12 +51,13 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; part of a context's key."""
+    """How tokens are chosen; part of a context's key. Always greedy, so that no run depends on a seed.
+
+    That is also for vLLM's sake: its CPU runner (0.32) dies of a seeded random request whose prompt is computed in two steps.
+    """
 
     max_tokens: int
-    temperature: float = 0.0
     repetition_penalty: float = 1.1
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,8 @@ class VllmEngine:
 
         parameters = SamplingParams(
             max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
+            temperature=0.0,
             repetition_penalty=sampling.repetition_penalty,
-            seed=sampling.seed,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         final: Any = None

@@ -20,6 +20,7 @@ from enrichment.records import Chunk, Context, Document, Heading, Span, Status
 from enrichment.scopes import scopes
 from enrichment.tokens import Encoding
 
+RETRY_REPETITION_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
 StrategyName = Literal["none", "header", "situate"]
 
 
@@ -146,7 +147,7 @@ class Situate:
         attempts: list[Completion] = []
         judgement = None
         try:
-            for sampling in (self._sampling, replace(self._sampling, temperature=0.7, seed=1)):
+            for sampling in (self._sampling, replace(self._sampling, repetition_penalty=RETRY_REPETITION_PENALTY)):
                 attempts.append(await self._engine.generate(ids, sampling))
                 judgement = judge(attempts[-1].text, ANSWER_PREFIX, document.text)
                 if judgement.text is not None:

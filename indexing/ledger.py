@@ -7,7 +7,7 @@ same parts sees the same context. What failed is not paid work and is never reco
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,8 +96,8 @@ def append_vectors(
 def read_contexts(storage: Storage) -> dict[bytes, Context]:
     """Every paid context by key. The scope is not part of a key's value: the caller knows it."""
     found: dict[bytes, Context] = {}
-    for data in _parts(storage, _CONTEXTS):
-        for row in tables.read(data, tables.CONTEXTS).to_pylist():
+    for table in _parts(storage, _CONTEXTS, tables.CONTEXTS):
+        for row in table.to_pylist():
             found.setdefault(
                 row["key"],
                 Context(
@@ -119,14 +119,13 @@ def read_contexts(storage: Storage) -> dict[bytes, Context]:
 def read_vectors(storage: Storage, dimension: int) -> dict[bytes, bytes]:
     """Every paid vector by key, as `dimension` float16 values in bytes."""
     found: dict[bytes, bytes] = {}
-    for data in _parts(storage, _VECTORS):
-        table = tables.read(data, tables.ledger_vectors(dimension))
+    for table in _parts(storage, _VECTORS, tables.ledger_vectors(dimension)):
         for key, vector in zip(table["key"].to_pylist(), table["vector"].to_pylist(), strict=True):
             found.setdefault(key, vector)
     return found
 
 
-def _parts(storage: Storage, kind: str) -> Iterable[bytes]:
+def _parts(storage: Storage, prefix: str, kind: pa.Schema) -> Iterator[pa.Table]:
     for entry in storage.list(layout.LEDGER):
-        if entry.name.rpartition("/")[2].startswith(kind):
-            yield storage.get(entry.name)
+        if entry.name.rpartition("/")[2].startswith(prefix):
+            yield tables.read(storage.get(entry.name), kind, name=f"{storage.uri}/{entry.name}")

@@ -125,9 +125,9 @@ def to_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None, name: str | None = None) -> pa.Table:
     """Read a table and check that it is of `kind`. Raises OperationError for another kind, version or column set."""
-    name = str(source) if isinstance(source, Path) else "a Parquet object"
+    name = name or (str(source) if isinstance(source, Path) else "a Parquet object")
     try:
         file = pq.ParquetFile(
             source if isinstance(source, Path) else pa.BufferReader(source), page_checksum_verification=True

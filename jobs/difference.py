@@ -31,8 +31,9 @@ def compare(storage: Storage, previous: Manifest | None, refs: pa.Table, fingerp
     """Compare what the sources hold with what the previous snapshot was made from, by source hashes."""
     before: dict[str, dict[str, str]] = {}  # id -> source -> hash
     for segment in previous.segments if previous else ():
-        data = storage.get(layout.segment(segment.id, layout.DOCUMENTS))
-        table = tables.read(data, tables.DOCUMENTS, columns=["id", "source", "source_sha256"])
+        name = layout.segment(segment.id, layout.DOCUMENTS)
+        columns = ["id", "source", "source_sha256"]
+        table = tables.read(storage.get(name), tables.DOCUMENTS, columns, f"{storage.uri}/{name}")
         for entry in table.to_pylist():
             before.setdefault(entry["id"], {})[entry["source"]] = entry["source_sha256"]
     now: dict[str, dict[str, str]] = {}

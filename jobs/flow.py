@@ -14,11 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from enrichment.errors import SituateError
 from indexing import segments
 from indexing.manifest import SegmentEntry
 from indexing.storage import is_remote, open_storage
+from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
-from jobs.steps import EnrichDocuments, Report, Run, StageVectors
+from jobs.steps import Run
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def scan(listing: Listing, max_bytes: int) -> pa.Table:
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_scan_files)
     root = listing.root if is_remote(listing.root) else str(Path(listing.root).absolute())
     groups = [listing.files[start : start + _SCAN_FILES] for start in range(0, len(listing.files), _SCAN_FILES)]
-    found: list[pa.Table] = ray.get([remote.remote(root, group, max_bytes) for group in groups])
+    found: list[pa.Table] = _results([remote.remote(root, group, max_bytes) for group in groups])
     return pa.concat_tables(found)
 
 
@@ -85,12 +87,11 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     gpus = model.gpus_per_replica if model else 0
     cpus = int(ray.cluster_resources().get("CPU", 1))
     blocks = plan_blocks(refs, replicas)
-    relay = ray.remote(num_cpus=0)(_Relay).remote()
-    send: Report = _Send(relay)
+    relay = Relay()
     dataset = ray.data.from_arrow(blocks)
     dataset = dataset.map_batches(
-        EnrichDocuments,
-        fn_constructor_args=(run, send),
+        RelayedEnrich,
+        fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
         concurrency=(replicas, replicas) if model else (1, max(1, cpus // 4)),
@@ -101,8 +102,8 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         max_task_retries=_TRIES,
     )
     dataset = dataset.map_batches(
-        StageVectors,
-        fn_constructor_args=(run, send),
+        RelayedStage,
+        fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
         concurrency=(1, max(1, cpus - replicas) if model else max(1, cpus)),
@@ -111,7 +112,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         max_task_retries=_TRIES,
     )
     found: list[pa.Table] = []
-    with _polling(relay, report):
+    with relay.watched(report):
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
             found.append(batch)
     return pa.concat_tables(found, promote_options="permissive")
@@ -123,7 +124,7 @@ def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], d
 
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_build_segment)
     futures = [remote.remote(run, first, last, parts, dimension) for first, last, parts in groups]
-    built: list[SegmentEntry] = ray.get(futures)
+    built: list[SegmentEntry] = _results(futures)
     return built
 
 
@@ -157,52 +158,16 @@ def _build_segment(run: Run, first: str, last: str, parts: Sequence[str], dimens
     return segments.build(storage, run.id, parts, first, last, dimension, run.config.index)
 
 
-class _Relay:
-    """Collects counts from the workers until the driver asks."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def add(self, counts: Mapping[str, int]) -> None:
-        for name, number in counts.items():
-            self._counts[name] = self._counts.get(name, 0) + number
-
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
-
-class _Send:
-    """A worker's end of the relay; a lost count costs a progress line nothing."""
-
-    def __init__(self, relay: Any) -> None:
-        self._relay = relay
-
-    def __call__(self, counts: Mapping[str, int]) -> None:
-        self._relay.add.remote(dict(counts))
-
-
-@contextlib.contextmanager
-def _polling(relay: Any, report: Callable[[Mapping[str, int]], None], every_s: float = 0.5) -> Iterator[None]:
-    import threading
-
+def _results(futures: list[Any]) -> Any:
+    """The results of tasks in their order; what a task raised is raised as it was."""
     import ray
 
-    done = threading.Event()
-
-    def poll() -> None:
-        while not done.wait(every_s):
-            report(ray.get(relay.counts.remote()))
-
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
     try:
-        yield
-        done.set()
-        thread.join()
-        report(ray.get(relay.counts.remote()))
-    finally:
-        done.set()
-        thread.join()
+        return ray.get(futures)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, SituateError):
+            raise error.cause from error
+        raise
 
 
 def _environment() -> dict[str, Any]:

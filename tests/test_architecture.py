@@ -16,7 +16,7 @@ DOORS = {
     "faiss": {"indexing/dense.py"},
     "jnius": {"indexing/jvm.py", "indexing/lexical.py"},
     "pyserini": set(),
-    "ray": {"jobs/flow.py", "jobs/submit.py"},
+    "ray": {"jobs/flow.py", "jobs/relay.py", "jobs/submit.py"},
     "sentence_transformers": {"enrichment/embed.py"},
     "sentencex": {"enrichment/sentences.py"},
     "vllm": {"enrichment/engine.py"},

@@ -134,6 +134,24 @@ def test_a_limit_that_is_exceeded_publishes_and_exits_3(tmp_path: Path, capsys: 
 
 
 @pytest.mark.ray
+def test_a_worker_that_fails_is_one_sentence_and_publishes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_documents(tmp_path / "docs")
+    config = write_config(tmp_path, "fake", "fake")
+    run(capsys, "refresh", config)
+    part = next((tmp_path / "corpus" / "ledger").rglob("vectors-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-20])
+    (tmp_path / "docs" / "note.txt").write_text("Another note.\n")
+    assert cli.main(["refresh", config]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("situate: ")
+    assert f"{part} is damaged" in lines[-1]
+    assert serving.open(str(tmp_path / "corpus")).manifest.sequence == 1
+    assert run(capsys, "status", str(tmp_path / "corpus"))["stage"] == "stopped"
+
+
+@pytest.mark.ray
 @pytest.mark.model
 def test_the_job_with_the_real_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """vLLM with prefix caching, MiniLM, FAISS and Lucene, on three documents."""
