@@ -90,7 +90,7 @@ def append_vectors(
             [pa.array(c, f.type) for c, f in zip(columns, tables.ledger_vectors(vectors.shape[1]), strict=True)],
             schema=tables.ledger_vectors(vectors.shape[1]),
         )
-        storage.put(layout.ledger_part(run_id, _VECTORS + part), tables.to_bytes(table))
+        storage.put(layout.ledger_part(run_id, f"{_VECTORS}{vectors.shape[1]}-{part}"), tables.to_bytes(table))
 
 
 def read_contexts(storage: Storage) -> dict[bytes, Context]:
@@ -119,7 +119,8 @@ def read_contexts(storage: Storage) -> dict[bytes, Context]:
 def read_vectors(storage: Storage, dimension: int) -> dict[bytes, bytes]:
     """Every paid vector by key, as `dimension` float16 values in bytes."""
     found: dict[bytes, bytes] = {}
-    for table in _parts(storage, _VECTORS, tables.ledger_vectors(dimension)):
+    # The dimension is in the part's name: vectors of another embedder are passed over unread.
+    for table in _parts(storage, f"{_VECTORS}{dimension}-", tables.ledger_vectors(dimension)):
         for key, vector in zip(table["key"].to_pylist(), table["vector"].to_pylist(), strict=True):
             found.setdefault(key, vector)
     return found

@@ -37,6 +37,7 @@ def test_vectors_come_back_by_key(tmp_path: Path) -> None:
     vectors = np.arange(8, dtype=np.float16).reshape(2, 4)
     ledger.append_vectors(storage, "run-1", "a", [b"x", b"y"], [DocumentId("d")] * 2, vectors)
     assert ledger.read_vectors(storage, 4) == {b"x": vectors[0].tobytes(), b"y": vectors[1].tobytes()}
+    assert ledger.read_vectors(storage, 8) == {}, "another embedder's vectors are no obstacle"
 
 
 def test_a_full_batch_is_due_and_durable_when_flushed(tmp_path: Path) -> None:
