@@ -106,7 +106,10 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
-        concurrency=(1, max(1, cpus - replicas) if model else max(1, cpus)),
+        concurrency=(
+            1,
+            max(replicas, cpus - replicas) if model else max(1, cpus),
+        ),  # nodes that are yet to come count too
         num_cpus=1,
         max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
         max_task_retries=_TRIES,
