@@ -29,7 +29,12 @@ _SAMPLES, _SAMPLE_BYTES = (
 def cache_directory() -> Path:
     """Where converted models and downloads are kept: `SITUATE_CACHE`, else `$XDG_CACHE_HOME/situate`."""
     base = os.environ.get("SITUATE_CACHE")
-    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "situate"
+    if base:
+        return Path(base)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "situate"
+    except RuntimeError as error:
+        raise ConfigError("there is no home directory to keep models in; set SITUATE_CACHE to a directory") from error
 
 
 def is_built_in(name: str) -> bool:

@@ -140,16 +140,19 @@ _TEMPORARY = ".situate-tmp"
 @contextlib.contextmanager
 def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
     """A durable copy of `source` beside `path`, to be moved or linked there; nothing is left of it, also on a full disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
             sink.flush()
             os.fsync(sink.fileno())
         yield temporary
+    except OSError as error:
+        raise OperationError(f"{path} cannot be written: {error.strerror or error}; nothing was published") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where it could not be made, it cannot be removed
+            temporary.unlink(missing_ok=True)
 
 
 def _refuse(error: OSError) -> None:
