@@ -58,6 +58,8 @@ class Sampling:
 
     max_tokens: int
     repetition_penalty: float = 1.1
+    urgent: bool = False
+    """Served before what waits: else a document's second attempt would stand behind every other document's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,10 @@ class VllmEngine:
         final: Any = None
         try:
             async for output in self._engine.generate(
-                TokensPrompt(prompt_token_ids=list(prompt)), parameters, str(next(self._request_ids))
+                TokensPrompt(prompt_token_ids=list(prompt)),
+                parameters,
+                str(next(self._request_ids)),
+                priority=-1 if sampling.urgent else 0,
             ):
                 final = output
         except (VLLMValidationError, ValueError) as error:
@@ -144,6 +149,7 @@ def engine_arguments(directory: Path, options: ModelOptions) -> dict[str, Any]:
         # Embedded, vLLM's defaults are 2,048 and 128 on every device, too little for a GPU and too many sequences for a CPU.
         "max_num_batched_tokens": 16384 if on_gpu else 4096,
         "max_num_seqs": 512 if on_gpu else 32,
+        "scheduling_policy": "priority",  # first come, first served among equals; see Sampling.urgent
         "tensor_parallel_size": max(1, options.gpus_per_replica),
         "dtype": "auto" if on_gpu else "bfloat16",
         # Compiling takes a minute at every start on a CPU and gives 4 % there.

@@ -147,7 +147,10 @@ class Situate:
         attempts: list[Completion] = []
         judgement = None
         try:
-            for sampling in (self._sampling, replace(self._sampling, repetition_penalty=RETRY_REPETITION_PENALTY)):
+            for sampling in (
+                self._sampling,
+                replace(self._sampling, repetition_penalty=RETRY_REPETITION_PENALTY, urgent=True),
+            ):
                 attempts.append(await self._engine.generate(ids, sampling))
                 judgement = judge(attempts[-1].text, ANSWER_PREFIX, document.text)
                 if judgement.text is not None:
