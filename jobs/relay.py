@@ -6,6 +6,7 @@ sentence and a ConfigError stays one.
 
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
@@ -53,14 +54,25 @@ class Relay:
 
 
 class WorkerEnd:
-    """A worker's end: travels with the work."""
+    """A worker's end: travels with the work. Counts are sent together, a few times a second, not one by one."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._waiting: dict[str, int] = {}
+        self._sent = 0.0
 
     def __call__(self, counts: Mapping[str, int]) -> None:
-        """Add to the counts; a lost one costs a progress line nothing."""
-        self._actor.add.remote(dict(counts))
+        """Add to the counts."""
+        for name, number in counts.items():
+            self._waiting[name] = self._waiting.get(name, 0) + number
+        if time.monotonic() - self._sent >= _POLL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits; a lost message costs a progress line nothing."""
+        waiting, self._waiting, self._sent = self._waiting, {}, time.monotonic()
+        if waiting:
+            self._actor.add.remote(waiting)
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
@@ -87,6 +99,7 @@ class RelayedEnrich:
     async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
         with self._end.failures():
             async for units in self._step(refs):
+                self._end.flush()
                 yield units
 
 
@@ -100,7 +113,9 @@ class RelayedStage:
 
     def __call__(self, units: pa.Table) -> pa.Table:
         with self._end.failures():
-            return self._step(units)
+            summaries = self._step(units)
+        self._end.flush()
+        return summaries
 
 
 class _Board:
