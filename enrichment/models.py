@@ -130,6 +130,9 @@ def _convert_gguf(source: Path, target: Path) -> None:
     """Dequantise a GGUF file into an ordinary checkpoint; several processes may try, one result appears whole."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     logger.info("converting %s, once", source.name)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ class Snapshot:
         within_section: bool = False,
         budget: int | None = None,
     ) -> list[Passage]:
-        """Search, widen every hit by `window` chunks, merge what touches, keep to `budget` code points of text."""
+        """Search, widen every hit by `window` chunks, keep to `budget` code points of text, merge what touches."""
         hits = self.open_indexes(mode).search(query, k, mode)
         owners = [self._owner(hit) for hit in hits]
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
@@ -133,8 +133,10 @@ class Snapshot:
             rows = self._neighbours(*owner)
             index = hit.row - self._first_row(*owner)
             spans.append((numbers[owner], widen(rows, index, window, within_section)))
+        kept = within_budget(spans, budget)
+        hits, spans = [hits[place] for place in kept], [spans[place] for place in kept]
         places = {number: owner for owner, number in numbers.items()}
-        return [self._passage(places[s.document], s, hits) for s in within_budget(merge(spans), budget)]
+        return [self._passage(places[s.document], s, hits) for s in merge(spans)]
 
     def span_of(self, hit: Hit) -> tuple[str, int, int]:
         """A hit's document id and its chunk's span in code points."""

@@ -1,4 +1,4 @@
-"""Hits -> passages of original text: widen by span, merge what touches or overlaps, keep to a budget.
+"""Hits -> passages of original text: widen by span, keep to a budget, merge what touches or overlaps.
 
 A window is the hit's neighbours by chunk index in the same document, so it never crosses a document; `within_section` also
 stops it where the heading path changes. Merged passages keep every hit and rank by their best one.
@@ -60,16 +60,18 @@ def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:
     return sorted(found, key=lambda stretch: stretch.hits[0])
 
 
-def within_budget(stretches: Sequence[Stretch], budget: int | None) -> list[Stretch]:
-    """Passages in rank order while their code points fit; one that does not fit is left out whole, never cut."""
+def within_budget(hits: Sequence[tuple[int, Span]], budget: int | None) -> list[int]:
+    """The places of the hits, best first, whose windows fit together into `budget` code points; none is ever cut.
+
+    Shared text counts once. A hit that does not fit is left out whole, and the next ones are tried.
+    """
     if budget is None:
-        return list(stretches)
-    kept, left = [], budget
-    for stretch in stretches:
-        length = stretch.span.end - stretch.span.start
-        if length <= left:
-            kept.append(stretch)
-            left -= length
+        return list(range(len(hits)))
+    kept: list[int] = []
+    for place in range(len(hits)):
+        merged = merge([hits[other] for other in [*kept, place]])
+        if sum(stretch.span.end - stretch.span.start for stretch in merged) <= budget:
+            kept.append(place)
     return kept
 
 

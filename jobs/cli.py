@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("corpus")
     added.add_argument("query")
     added.add_argument("-k", type=int, default=5, help="hits, before neighbours merge (default 5)")
-    added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], default="hybrid")
+    added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], default="hybrid", help="default hybrid")
     added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side of a hit (default 0)")
     added.add_argument("--within", choices=["section"], help="stop windows at headings")
     added.add_argument("--budget", type=int, help="most code points of text in all; no passage is cut")
@@ -153,6 +153,8 @@ def _search(options: argparse.Namespace) -> int:
     for name, value, least in (("-k", options.k, 1), ("--window", options.window, 0), ("--budget", options.budget, 1)):
         if value is not None and value < least:
             raise ConfigError(f"{name} is {value}; it must be at least {least}")
+    if not options.query.strip():
+        raise ConfigError("the query is empty; write a question or some words")
     snapshot = serving.open(options.corpus)
     passages = snapshot.search(
         options.query, options.k, options.mode, options.window, options.within == "section", options.budget

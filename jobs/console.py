@@ -14,6 +14,20 @@ from rich.text import Text
 
 Record = Mapping[str, Any]
 
+_DOCUMENT_COUNTS = (
+    "total",
+    "indexed",
+    "empty",
+    "quarantined",
+    "new",
+    "changed",
+    "unchanged",
+    "deleted",
+    "stale",
+)  # the first three after the total make it up; the others compare with the snapshot before
+_CHUNK_COUNTS = ("total", "ok", "fallback", "failed", "skipped", "generated", "reused")
+_REJECTED_SHOWN = 10
+
 
 def show(renderable: RenderableType) -> None:
     """Print to stdout."""
@@ -28,10 +42,14 @@ def refreshed(record: Record, corpus: str) -> RenderableType:
         else f"snapshot {record['snapshot']} stands: nothing changed"
     )
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("documents", _counts(record["documents"]))
-    grid.add_row("chunks", _counts(record["chunks"]))
+    grid.add_row("documents", _counts(record["documents"], _DOCUMENT_COUNTS))
+    grid.add_row("chunks", _counts(record["chunks"], _CHUNK_COUNTS))
+    for entry in record["rejected"][:_REJECTED_SHOWN]:
+        grid.add_row("quarantined", Text(visible(f"{entry['id']}: {entry['reason']}")))
+    if len(record["rejected"]) > _REJECTED_SHOWN:
+        grid.add_row("", Text(f"and {len(record['rejected']) - _REJECTED_SHOWN:,} more: --json names them all"))
     if record["reasons"]:
-        grid.add_row("refused", _counts(record["reasons"]))
+        grid.add_row("refused", _counts(record["reasons"], tuple(record["reasons"])))
     tokens = record["tokens"]
     if tokens["prompt"]:
         ratio = tokens["computed"] / max(1, tokens["ideal"])
@@ -52,7 +70,7 @@ def refreshed(record: Record, corpus: str) -> RenderableType:
 def passages(record: Record, query: str) -> RenderableType:
     """Search results: original text, with context and heading path beside it."""
     if not record["passages"]:
-        return Text(f"nothing in snapshot {record['snapshot']} matches")
+        return Text(f"nothing in snapshot {record['snapshot']} matches, or nothing that fits into --budget")
     panels = []
     for rank, passage in enumerate(record["passages"], 1):
         hits = []
@@ -102,7 +120,9 @@ def run_status(record: Record) -> RenderableType:
     lines = [progress_line(record)]
     lines += [f"{name} {took:.1f} s" for name, took in record["seconds"].items()]
     if record["report"]:
-        lines.append(f"snapshot {record['report']['snapshot']}: chunks {_counts(record['report']['chunks'])}")
+        lines.append(
+            f"snapshot {record['report']['snapshot']}: chunks {_counts(record['report']['chunks'], _CHUNK_COUNTS)}"
+        )
     return Text("\n".join(lines))
 
 
@@ -129,9 +149,7 @@ def diagnosis(record: Record) -> RenderableType:
 
 def started(record: Record) -> RenderableType:
     """What `init` wrote."""
-    return Text(
-        f"wrote {record['config']} for {record['documents']} documents; next: situate refresh {record['config']}"
-    )
+    return Text(f"wrote {record['config']} for {record['files']} files; next: situate refresh {record['config']}")
 
 
 def submitted(record: Record) -> RenderableType:
@@ -147,5 +165,5 @@ def visible(text: str) -> str:
     )
 
 
-def _counts(counts: Mapping[str, int]) -> Text:
-    return Text(", ".join(f"{number:,} {name}" for name, number in counts.items() if number or name == "total"))
+def _counts(counts: Mapping[str, int], names: tuple[str, ...]) -> Text:
+    return Text(", ".join(f"{counts[name]:,} {name}" for name in names if counts.get(name) or name == "total"))

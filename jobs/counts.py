@@ -24,6 +24,7 @@ def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
         "unchanged": changes.unchanged,
         "deleted": changes.deleted,
         "stale": 0,
+        "indexed": statuses.count("indexed"),
         "quarantined": statuses.count("quarantined"),
         "empty": statuses.count("empty"),
     }
@@ -78,7 +79,7 @@ def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> 
         ),
     }
     return tuple(
-        f"limits.{name} is {limit:.1%}, but {share:.1%} were"
+        f"{share:.1%} are {name}, more than limits.{name} allows ({limit:.1%})"
         for name, (share, limit) in shares.items()
         if share > limit
     )

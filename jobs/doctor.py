@@ -15,6 +15,7 @@ from enrichment.errors import ConfigError, OperationError
 from indexing.storage import open_storage
 from jobs.config import Config
 from jobs.models import resolve_model
+from jobs.sources import list_files
 
 _PACKAGES = {
     "ray": "pip install 'situate[cpu]' (or [gpu])",
@@ -38,6 +39,7 @@ def examine(config: Config | None) -> dict[str, Any]:
     """All checks, in order; `ok` is whether every one passed."""
     checks = [check for look in (_packages, _java, _memory, _port) for check in look()]
     if config is not None:
+        checks += [_try("documents", functools.partial(_sources, config))]
         checks += _models(config)
         checks += _store(config)
     return {"ok": all(check.ok for check in checks), "checks": [check._asdict() for check in checks]}
@@ -78,6 +80,11 @@ def _models(config: Config) -> Iterator[Check]:
         wanted.append(("language model", config.model))
     for name, options in wanted:
         yield _try(name, functools.partial(_locate, options))
+
+
+def _sources(config: Config) -> str:
+    found = list_files(config.documents, besides=config.corpus)
+    return f"{len(found.files)} files in {config.documents.uri}"
 
 
 def _locate(options: EmbeddingOptions | ModelOptions) -> str:

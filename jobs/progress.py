@@ -35,6 +35,8 @@ class Progress:
         self._events: list[dict[str, Any]] = []
         self._stage, self._total, self._total_bytes, self._started = "", 0, 0, time.monotonic()
         self._last_line = 0.0
+        self._said = ""
+        self._working_since: float | None = None  # the models are loaded: from here on rates mean something
         self._bar: Any = None
         self._task: Any = None
 
@@ -86,11 +88,16 @@ class Progress:
     def counts(self, counts: Mapping[str, int]) -> None:
         """Take the running stage's counts so far; called from another thread."""
         self._counts = dict(counts)
+        if self._working_since is None and counts.get("workers"):
+            self._working_since = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=self._share(), detail=self._line())
         elif self._show and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
-            self._say(f"{self._stage}: {self._line()}")
+            line = f"{self._stage}: {self._line()}"
+            if line != self._said:
+                self._say(line)
+                self._said = line
 
     def _share(self) -> float:
         """How much of the stage is done, from 0 to 1: chunks against those to expect from the bytes split so far.
@@ -103,7 +110,7 @@ class Progress:
         return min(1.0, done / expected) if expected else 0.0
 
     def _line(self) -> str:
-        found, took = self._counts, time.monotonic() - self._started
+        found, took = self._counts, time.monotonic() - (self._working_since or self._started)
         done = max(found.get("generated", 0), found.get("embedded", 0))
         if not done:
             return "loading the models" if not found.get("workers") else "first chunks"
@@ -111,7 +118,7 @@ class Progress:
         left = f", {took * (1 - share) / share:,.0f} s left" if share else ""
         quarantined = f", {found['quarantined']:,} quarantined" if found.get("quarantined") else ""
         documents = f"{found.get('documents', 0):,}/{self._total:,} documents{quarantined}"
-        return f"{done:,} chunks, {done / took:.1f}/s{left}, {documents}"
+        return f"{done:,} chunks, {done / max(took, 1e-9):.1f}/s{left}, {documents}"
 
     @contextlib.contextmanager
     def _live(self, name: str) -> Iterator[None]:

@@ -38,10 +38,11 @@ class Result:
     reasons: Mapping[str, int]
     seconds: Mapping[str, float]
     exceeded: tuple[str, ...]
+    rejected: tuple[Mapping[str, str], ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
-        return asdict(self) | {"exceeded": list(self.exceeded)}
+        return asdict(self) | {"exceeded": list(self.exceeded), "rejected": [dict(entry) for entry in self.rejected]}
 
 
 def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
@@ -81,7 +82,14 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
                 manifest.publish(storage, published)
             remove_staged(storage, run.id)
             exceeded = counts.exceeded_limits(config, counted)
-            result = Result(published.sequence, True, **counted, seconds=progress.seconds, exceeded=exceeded)
+            result = Result(
+                published.sequence,
+                True,
+                **counted,
+                seconds=progress.seconds,
+                exceeded=exceeded,
+                rejected=published.rejected,
+            )
             progress.report(result.as_dict())
     return result
 
@@ -123,7 +131,9 @@ def unchanged(previous: Manifest, changes: Changes, progress: Progress) -> Resul
     counted["documents"] |= {"new": 0, "changed": 0, "unchanged": changes.unchanged, "deleted": 0}
     counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
     counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
-    return Result(previous.sequence, False, **counted, seconds=progress.seconds, exceeded=())
+    return Result(
+        previous.sequence, False, **counted, seconds=progress.seconds, exceeded=(), rejected=previous.rejected
+    )
 
 
 def remove_staged(storage: Storage, run_id: str) -> None:

@@ -1,5 +1,6 @@
 """A document's chunks before and after: the original by byte range, header, context, and how they came to be."""
 
+import json
 from typing import Any
 
 from enrichment.errors import ConfigError
@@ -12,6 +13,7 @@ def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[
     """The record of `show --json`. Raises ConfigError for a document or chunk that is not there."""
     snapshot = serving.open(corpus)
     document = snapshot.document(document_id)
+    document["metadata"] = json.loads(document["metadata"])
     rows = snapshot.rows(document_id)
     if chunk is not None and not 0 <= chunk < len(rows):
         has = f"chunks 0 to {len(rows) - 1}" if rows else "no chunks"

@@ -30,7 +30,7 @@ def write(directory: Path) -> dict[str, Any]:
         raise ConfigError(f"{target} exists already; edit it, or remove it first")
     found = list_files(DocumentsOptions(uri=str(directory)))
     target.write_text(_TEMPLATE.format(corpus=_quoted(f"corpora/{name}"), documents=_quoted(str(directory))))
-    return {"config": str(target), "documents": len(found.files)}
+    return {"config": str(target), "files": len(found.files)}
 
 
 def _quoted(value: str) -> str:

@@ -9,7 +9,7 @@ _LONGEST = 65_536  # front matter longer than this is text
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """The scalar fields, as text, and the code point where the body begins (0 without front matter)."""
+    """The fields that are scalars or lists of them, as text; the code point where the body begins (0 without front matter)."""
 
     fields: dict[str, str]
     body_start: int
@@ -30,5 +30,12 @@ def front_matter(text: str) -> FrontMatter:
         return FrontMatter({}, 0)
     if not isinstance(fields, dict):
         return FrontMatter({}, 0)
-    kept = {str(key): value for key, value in fields.items() if isinstance(value, str) and value}
+    kept = {str(key): text for key, value in fields.items() if (text := _text(value))}
     return FrontMatter(kept, match.end())
+
+
+def _text(value: object) -> str:
+    """A scalar as it is, a list of scalars joined; nothing else."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else ""

@@ -99,12 +99,12 @@ def test_undecodable_bytes_are_refused_with_their_place(data: bytes) -> None:
 
 
 def test_front_matter_gives_title_date_and_metadata() -> None:
-    matter = "title:  Fell   Warranty\ndate: 2024-01-02\nowner: sales\nversion: 1.10\nyes: no\ntags: [a]\n"
+    matter = "title:  Fell   Warranty\ndate: 2024-01-02\nowner: sales\nversion: 1.10\nyes: no\ntags: [a, b]\nnested: {x: 1}\n"
     text = f"---\n{matter}---\n# Other\n\nText.\n"
     found = one(text.encode(), "x/y.md")
     document = found.document
     assert (document.id, document.title, document.date) == ("x/y.md", "Fell Warranty", "2024-01-02")
-    assert document.metadata == {"owner": "sales", "version": "1.10", "yes": "no"}
+    assert document.metadata == {"owner": "sales", "version": "1.10", "yes": "no", "tags": "a, b"}
     assert document.text == text
     assert document.text[document.body_start :] == "# Other\n\nText.\n"
     assert [heading.title for heading in found.headings] == ["Other"]

@@ -86,14 +86,21 @@ def test_documents_never_merge_and_the_best_hit_ranks_a_passage() -> None:
     assert merge([]) == []
 
 
-def test_a_budget_drops_whole_passages_in_rank_order() -> None:
-    stretches = [Stretch(0, Span(0, 60), (0,)), Stretch(1, Span(10, 70), (1,)), Stretch(2, Span(0, 40), (2,))]
-    assert within_budget(stretches, None) == stretches
-    assert within_budget(stretches, 160) == stretches
-    assert within_budget(stretches, 159) == stretches[:2]
-    assert within_budget(stretches, 119) == [stretches[0], stretches[2]]
-    assert within_budget(stretches, 60) == stretches[:1]
-    assert within_budget(stretches, 39) == []
+def test_a_budget_leaves_out_whole_hits_and_goes_on() -> None:
+    hits = [(0, Span(0, 40)), (1, Span(0, 80)), (0, Span(100, 140))]
+    assert within_budget(hits, None) == [0, 1, 2]
+    assert within_budget(hits, 160) == [0, 1, 2]
+    assert within_budget(hits, 159) == [0, 1]
+    assert within_budget(hits, 119) == [0, 2]
+    assert within_budget(hits, 60) == [0]
+    assert within_budget(hits, 39) == []
+
+
+def test_a_budget_keeps_the_best_hit_when_its_neighbours_do_not_fit() -> None:
+    hits = [(0, Span(100, 200)), (0, Span(0, 110)), (0, Span(200, 290))]
+    assert within_budget(hits, 100) == [0]
+    assert within_budget(hits, 200) == [0, 1], "shared text counts once"
+    assert within_budget(hits, 190) == [0, 2]
 
 
 def test_reciprocal_rank_fusion_by_hand() -> None:

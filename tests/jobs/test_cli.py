@@ -89,7 +89,7 @@ def test_init_writes_a_configuration_that_loads(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["init", str(folder), "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
-    assert written["documents"] == 1
+    assert written["files"] == 1
     assert config.load(Path(written["config"])).documents.uri == str(folder)
     assert cli.main(["init", str(folder)]) == 2
     assert "exists already" in sentence(capsys)
@@ -97,6 +97,7 @@ def test_init_writes_a_configuration_that_loads(
 
 def test_doctor_names_what_it_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n")
     assert cli.main(["doctor", write_config(tmp_path), "--json"]) == 0
     names = {check["name"] for check in json.loads(capsys.readouterr().out)["checks"]}
     assert {"ray", "vllm", "faiss", "pyserini", "java", "memory", "store", "embedding model", "language model"} <= names

@@ -59,5 +59,5 @@ def test_limits_are_shares_of_what_was_asked() -> None:
     tally["chunks"]["failed"] = 6
     tally["documents"]["quarantined"] = 2
     fallback, quarantined = counts.exceeded_limits(parsed, tally)
-    assert "limits.fallback is 15.0%, but 15.8% were" in fallback
-    assert "limits.quarantined is 1.0%, but 2.0% were" in quarantined
+    assert "15.8% are fallback, more than limits.fallback allows (15.0%)" in fallback
+    assert "2.0% are quarantined, more than limits.quarantined allows (1.0%)" in quarantined

@@ -46,7 +46,7 @@ def test_a_killed_run_is_silent(tmp_path: Path) -> None:
 def test_lines_without_a_terminal_name_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     with progress.stage("enrich", 10, 4000):
-        progress._last_line = progress._started = progress._started - 20
+        progress._last_line = progress._working_since = progress._started - 20
         progress.counts({"documents": 5, "workers": 1, "chunks": 50, "bytes": 2000, "embedded": 25})
     line = capsys.readouterr().err.splitlines()[0]
     assert line == "enrich: 25 chunks, 1.2/s, 60 s left, 5/10 documents"
