@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 $(INSTALLED): cpu.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 	  { echo "cpu.lock is for Python 3.11; install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "installing into .venv (4 GB; two to three minutes the first time)"
+	@echo "installing into .venv (4 GB; some minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c 'import torch' 2>/dev/null || \
 	  $(BIN)/pip install -qq --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) "$(TORCH)"
@@ -28,7 +28,7 @@ $(INSTALLED): cpu.lock pyproject.toml
 
 demo: $(INSTALLED)
 	$(BIN)/situate refresh examples/handbook.yaml
-	$(BIN)/situate search corpora/handbook "how long may a new parent stay away from work" -k 3
+	$(BIN)/situate search corpora/handbook "How far ahead must I announce my parental leave?" -k 3
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
