@@ -7,6 +7,7 @@ configured limits, 1 failed, 2 bad usage or configuration, 3 published but a lim
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' own bars; ours say what is going on
     level = logging.INFO if options.verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     try:
