@@ -6,7 +6,7 @@ best part. `Embedder` is the Protocol that the sentence-transformers embedder an
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,6 +36,8 @@ class Embedder(Protocol):
     dimension: int
     window: int
     fingerprint: str
+    passage_fingerprint: str
+    """What a passage's vector depends on: all of the fingerprint but the query prefix."""
     tokenizer: Tokenizer
 
     def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
@@ -57,7 +59,9 @@ class SentenceEmbedder:
         self.window = int(self._model.max_seq_length) - 2 - prefix  # 2: the tokens that BERT-like models put around
         if self.window < 16:
             raise ConfigError(f"embedding.passage_prefix leaves {self.window} tokens of the window of {options.name}")
-        self.fingerprint = _fingerprint(models.fingerprint(directory, options.name, options.revision), options)
+        model = models.fingerprint(directory, options.name, options.revision)
+        self.fingerprint = _fingerprint(model, options)
+        self.passage_fingerprint = _fingerprint(model, replace(options, query_prefix=""))
 
     def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
         return self._embed(texts, self._options.passage_prefix)
@@ -83,6 +87,7 @@ class FakeEmbedder:
     def __init__(self, options: EmbeddingOptions) -> None:
         self.tokenizer: Tokenizer = FakeTokenizer()
         self.fingerprint = _fingerprint(models.FAKE, options)
+        self.passage_fingerprint = _fingerprint(models.FAKE, replace(options, query_prefix=""))
         self.calls = 0
 
     def embed_passages(self, texts: Sequence[str]) -> np.ndarray:

@@ -48,6 +48,7 @@ class Indexes:
 
     def search(self, query: str, k: int, mode: Mode = "hybrid") -> list[Hit]:
         """The best k rows; fewer only where the snapshot has fewer (lexical: fewer that share a word with the query)."""
+        query = query.encode("utf-8", "replace").decode()  # a terminal may hand on bytes that are no text
         if mode == "dense":
             return [Hit(s, r, score, dense=score) for (s, r), score in self._dense(query, k)]
         if mode == "lexical":

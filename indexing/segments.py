@@ -46,6 +46,7 @@ class IndexOptions:
                 raise ConfigError(
                     f"index.{name} must list each of context, header, body at most once, and one at least"
                 )
+        lexical.check_language(self.language)
         if self.rows_per_segment < 1:
             raise ConfigError(f"index.rows_per_segment is {self.rows_per_segment}; it must be at least 1")
 

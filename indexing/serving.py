@@ -129,8 +129,9 @@ class Snapshot:
         owners = [self._owner(hit) for hit in hits]
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
         spans = []
+        rows_of = functools.cache(self._neighbours)
         for hit, owner in zip(hits, owners, strict=True):
-            rows = self._neighbours(*owner)
+            rows = rows_of(*owner)
             index = hit.row - self._first_row(*owner)
             spans.append((numbers[owner], widen(rows, index, window, within_section)))
         kept = within_budget(spans, budget)

@@ -9,6 +9,7 @@ import io
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
@@ -117,7 +118,7 @@ class DirectoryStorage:
             for file in files:
                 path = Path(directory, file)
                 name = path.relative_to(self.root).as_posix()
-                if name.startswith(prefix) and not file.endswith(_TEMPORARY):
+                if name.startswith(prefix) and not file.endswith(_TEMPORARY) and not _is_special(path):
                     found.append(Entry(name, _size_bytes(path)))
         yield from sorted(found)
 
@@ -161,11 +162,19 @@ def _refuse(error: OSError) -> None:
         raise OperationError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
 
+def _is_special(path: Path) -> bool:
+    """Whether this is a pipe, a socket or a device: reading one may never end. A broken link is not: reading names it."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
 def _size_bytes(path: Path) -> int:
     """A file's size; 0 for a link that leads nowhere, which reading will name."""
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 

@@ -30,7 +30,7 @@ class Stretch:
 def widen(rows: Sequence[Neighbour], index: int, window: int, within_section: bool) -> Span:
     """The span from `window` chunks before chunk `index` to as many behind it, of one document's `rows`."""
     first = last = index
-    for _ in range(window):
+    for _ in range(min(window, len(rows))):
         if first > 0 and (not within_section or rows[first - 1].heading_path == rows[index].heading_path):
             first -= 1
         if last + 1 < len(rows) and (not within_section or rows[last + 1].heading_path == rows[index].heading_path):

@@ -35,13 +35,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status: int = options.run(options)
     except SituateError as error:
-        if options.json:
-            print(json.dumps({"error": str(error)}))
-        print(f"situate: {error}", file=sys.stderr)
-        return BAD_USAGE if isinstance(error, ConfigError) else FAILED
+        return _failed(options, str(error), BAD_USAGE if isinstance(error, ConfigError) else FAILED)
     except KeyboardInterrupt:
-        print("situate: interrupted; run the same command again to continue", file=sys.stderr)
-        return FAILED
+        return _failed(options, "interrupted; run the same command again to continue", FAILED)
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
@@ -49,8 +45,14 @@ def _run(options: argparse.Namespace) -> int:
         logger.info("this is unexpected", exc_info=True)
         cause = getattr(error, "cause", None) or error  # Ray wraps what a worker raised
         text = (str(cause).strip() or "no message").splitlines()[-1]
-        print(f"situate: {type(cause).__name__}: {text} (the traceback: add -v)", file=sys.stderr)
-        return FAILED
+        return _failed(options, f"{type(cause).__name__}: {text} (the traceback: add -v)", FAILED)
+    return status
+
+
+def _failed(options: argparse.Namespace, sentence: str, status: int) -> int:
+    if options.json:
+        print(json.dumps({"error": sentence}))
+    print(f"situate: {sentence}", file=sys.stderr)
     return status
 
 

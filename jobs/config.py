@@ -27,6 +27,14 @@ class DocumentsOptions:
     format: FormatName = "auto"
     max_bytes: int = 64 << 20
 
+    def __post_init__(self) -> None:
+        if not self.uri.strip() or "\0" in self.uri:
+            raise ConfigError(
+                "documents.uri is empty or holds a NUL; name a file, a directory, a glob or s3://bucket/prefix"
+            )
+        if self.max_bytes < 1:
+            raise ConfigError(f"documents.max_bytes is {self.max_bytes}; it must be at least 1")
+
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
@@ -34,6 +42,11 @@ class LimitOptions:
 
     fallback: float = 0.15
     quarantined: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("fallback", "quarantined"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"limits.{name} is {getattr(self, name)}; it must be a share from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,10 @@ class Config:
     limits: LimitOptions = field(default_factory=LimitOptions)
 
     def __post_init__(self) -> None:
+        if not self.corpus.strip():
+            raise ConfigError("corpus is empty; name a directory or s3://bucket/prefix")
+        if self.model is not None and self.context.max_output_tokens * 2 > self.model.max_model_len:
+            raise ConfigError("context.max_output_tokens is over half of model.max_model_len; lower it")
         if self.context.strategy == "situate" and self.model is None:
             raise ConfigError("context.strategy is situate, which needs a model; add the section model with a name")
 
@@ -63,8 +80,7 @@ class Config:
         settings = self.as_dict()
         for section in ("corpus", "limits"):
             settings.pop(section)
-        for key in ("uri", "format", "max_bytes"):
-            settings["documents"].pop(key)
+        settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
         for key in ("replicas", "gpus_per_replica"):
             (settings["model"] or {}).pop(key, None)
         if self.context.strategy != "situate":
@@ -83,6 +99,8 @@ def load(path: Path) -> Config:
         raise ConfigError(f"the configuration {path} does not exist; `situate init DIR` writes one") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"the configuration {path} cannot be parsed ({type(error).__name__})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -102,7 +120,11 @@ def parse(settings: dict[str, Any]) -> Config:
     for section in _SECTIONS:
         section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(Config).validate_json(json.dumps(settings, default=str))
+        text = json.dumps(settings, default=str)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"the settings refer to themselves or have keys that are no words ({error})") from error
+    try:
+        return TypeAdapter(Config).validate_json(text)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0])) from error
 

@@ -19,7 +19,7 @@ def filtered() -> Iterator[None]:
     """Put a filter between descriptor 2 and the terminal; Python's own stderr goes around it."""
     try:
         is_real = sys.stderr.fileno() == 2
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # closed, replaced, or none at all
         is_real = False
     if not is_real:
         yield

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from enrichment import models, prompts
 from enrichment.embed import open_embedder
+from enrichment.errors import ConfigError
 from indexing import layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import Storage, open_storage
@@ -53,9 +54,13 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         previous = manifest.latest(storage)
         spans = read_spans(config.split)
         dimension, fingerprints = check_models(config)
+        if spans is not None:
+            fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
     with flow.cluster(address):
         with progress.stage("read", len(listing.files)):
             refs = sources.resolve(flow.scan(listing, config.documents.max_bytes))
+        if not refs.num_rows:
+            raise ConfigError(f"documents.uri {config.documents.uri} holds {len(listing.files)} files without a record")
         changes = difference.compare(storage, previous, refs, fingerprints)
         if previous and not changes.any:
             return unchanged(previous, changes, progress)

@@ -33,6 +33,8 @@ REFS = pa.schema(
         ("problem", pa.string()),  # "reason: message" for what is known to be unusable
     ]
 )
+# What one odd file or record can raise, in parsers and in the file system; a store that is down raises OperationError.
+_UNREADABLE = (MissingObjectError, OSError, ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException)
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -59,8 +61,10 @@ def list_files(options: DocumentsOptions, besides: str | None = None) -> Listing
     Raises ConfigError if nothing there is a document.
     """
     root, pattern = _split_uri(options.uri)
-    if besides and _is_same(root, besides):
-        raise ConfigError(f"{besides} is both the corpus and documents.uri; give the corpus a folder of its own")
+    if besides and (_is_same(root, besides) or _below(besides, root) is not None):
+        raise ConfigError(
+            f"documents.uri {options.uri} lies in the corpus {besides}; give the corpus a folder of its own"
+        )
     hidden = re.compile(r"(^|/)\.")
     files, ignored = [], 0
     own = _below(root, besides) if besides else None
@@ -90,7 +94,7 @@ def scan_file(root: str, file: SourceFile, max_bytes: int) -> pa.Table:
             raise DocumentError("unreadable", "the file's name is not UTF-8; rename it")
         data = open_storage(root).get(file.name)
         found = [_reference(record, file, max_bytes) for record in documents.scan(data, file.format)]
-    except (DocumentError, MissingObjectError, PermissionError) as error:
+    except (DocumentError, *_UNREADABLE) as error:
         reason = error.reason if isinstance(error, DocumentError) else "unreadable"
         record = Record(Place(), None, None, b"", None)
         found = [_reference(record, file, max_bytes) | {"problem": f"{reason}: {error}"}]
@@ -153,11 +157,13 @@ class SourceReader:
             raise DocumentError(reason, message)
         try:
             record = self._record(ref)
-        except (MissingObjectError, ShortObjectError, PermissionError) as error:
+            if (
+                ref["number"] is not None and record.sha256() != ref["sha256"]
+            ):  # another record may lie in its place now
+                raise DocumentError("unreadable", f"{ref['file']} changed after it was listed; refresh again")
+            return documents.load(record, ref["file"], ref["format"]), record.sha256()
+        except (ShortObjectError, *_UNREADABLE) as error:
             raise DocumentError("unreadable", str(error)) from error
-        if ref["number"] is not None and record.sha256() != ref["sha256"]:  # another record may lie in its place now
-            raise DocumentError("unreadable", f"{ref['file']} changed after it was listed; refresh again")
-        return documents.load(record, ref["file"], ref["format"]), record.sha256()
 
     def _record(self, ref: dict[str, Any]) -> Record:
         place = Place(ref["first"], ref["second"])

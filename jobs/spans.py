@@ -25,6 +25,6 @@ def read_spans(options: SplitOptions) -> Spans | None:
             try:
                 entry = json.loads(line)
                 found.setdefault(str(entry["document_id"]), []).append((int(entry["start"]), int(entry["end"])))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise ConfigError(f"{uri}:{number} needs document_id, start and end as one JSON object") from error
     return found

@@ -201,7 +201,7 @@ class StageVectors:
 
     def _embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
         """A vector per text, as float16 bytes; texts embedded before, here or in the ledger, are not embedded again."""
-        keys = [vector_key(self._embedder.fingerprint, text) for text in texts]
+        keys = [vector_key(self._embedder.passage_fingerprint, text) for text in texts]
         missing = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._paid}
         rows = sorted(missing.values())
         found = [

@@ -26,7 +26,7 @@ def front_matter(text: str) -> FrontMatter:
         return FrontMatter({}, 0)
     try:
         fields = yaml.load(match.group(1), Loader=yaml.BaseLoader)  # BaseLoader: every scalar stays the text it is
-    except (yaml.YAMLError, RecursionError):
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError):
         return FrontMatter({}, 0)
     if not isinstance(fields, dict):
         return FrontMatter({}, 0)

@@ -226,3 +226,8 @@ def test_the_name_fake_opens_the_fake_ones() -> None:
     assert isinstance(open_embedder(FAKE), FakeEmbedder)
     assert isinstance(open_tokenizer(FAKE), FakeTokenizer)
     assert isinstance(open_tokenizer(REAL), FileTokenizer)
+
+
+def test_a_query_prefix_makes_no_passage_vector_anew() -> None:
+    found = [FakeEmbedder(each).passage_fingerprint for each in (FAKE, replace(FAKE, query_prefix="q"))]
+    assert found[0] == found[1] != FakeEmbedder(replace(FAKE, passage_prefix="q")).passage_fingerprint

@@ -108,3 +108,8 @@ def test_reciprocal_rank_fusion_by_hand() -> None:
     assert fused == pytest.approx({5: 1 / 61 + 1 / 62, 6: 1 / 62, 7: 1 / 63 + 1 / 61, 8: 1 / 63})
     assert sorted(fused, key=lambda item: -fused[item]) == [5, 7, 6, 8]
     assert reciprocal_rank_fusion({"dense": [1], "lexical": []}, constant=0) == {1: 1.0}
+
+
+def test_a_huge_window_is_the_document() -> None:
+    rows = [Neighbour(Span(start, start + 10), ()) for start in range(0, 100, 10)]
+    assert widen(rows, 5, 10**12, within_section=False) == Span(0, 100)

@@ -40,6 +40,11 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"context": {"strategy": "magic"}}, 'context.strategy is "magic"'),
         ({"model": {"name": "fake", "replicas": 0}}, "model.replicas is 0"),
         ({"model": None}, "needs a model"),
+        ({"corpus": " "}, "corpus is empty"),
+        ({"documents": {"uri": "d", "max_bytes": 0}}, "documents.max_bytes is 0"),
+        ({"limits": {"fallback": 5.0}}, "limits.fallback is 5.0"),
+        ({"index": {"language": "klingon"}}, "index.language 'klingon' is not known"),
+        ({"model": {"name": "fake", "max_model_len": 512}, "context": {"max_output_tokens": 500}}, "max_output_tokens"),
         ({"index": {"dense_text": []}}, "index.dense_text"),
         ({"embedding": {"name": "fake", "pooling": "best"}}, 'embedding.pooling is "best"'),
     ],
@@ -63,6 +68,13 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: str, 
     assert str(path) in str(caught.value)
 
 
+def test_settings_that_refer_to_themselves_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("split: &a [*a]\n")
+    with pytest.raises(ConfigError, match="refer to themselves"):
+        config.load(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         config.load(tmp_path / "none.yaml")
@@ -72,7 +84,12 @@ def test_the_fingerprint_follows_what_rows_depend_on() -> None:
     base = config.parse(GOOD).content_fingerprint()
     same = [{"corpus": "elsewhere"}, {"limits": {"fallback": 0.5}}, {"model": {"name": "fake", "replicas": 4}}]
     assert {config.parse(GOOD | change).content_fingerprint() for change in same} == {base}
-    other = [{"split": {"size": 100}}, {"context": {"prompt": "quote"}}, {"index": {"language": "de"}}]
+    other = [
+        {"documents": {"uri": "d", "max_bytes": 9}},
+        {"split": {"size": 100}},
+        {"context": {"prompt": "quote"}},
+        {"index": {"language": "de"}},
+    ]
     assert base not in {config.parse(GOOD | change).content_fingerprint() for change in other}
 
 
