@@ -50,7 +50,7 @@ def cluster(address: str | None) -> Iterator[None]:
     if started:
         remote = address or os.environ.get("RAY_ADDRESS")
         ray.init(
-            address=remote,
+            address=remote or "local",  # else Ray joins any cluster that it finds running on this machine
             num_cpus=None if remote else max(2, os.cpu_count() or 1),
             include_dashboard=None if remote else False,
             log_to_driver=False,
