@@ -7,7 +7,6 @@ that knows vLLM.
 
 import asyncio
 import itertools
-import logging
 import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from enrichment.errors import ConfigError, OperationError
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Prefix blocks: 16 tokens is vLLM's own choice on a GPU; its choice on a CPU is 128, which rounds half a block of 128 away

@@ -6,7 +6,6 @@ are built locally and checked before the first is uploaded.
 """
 
 import hashlib
-import logging
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -23,8 +22,6 @@ from indexing import dense, layout, lexical, tables
 from indexing.manifest import FileEntry, SegmentEntry, digest
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
-
-logger = logging.getLogger(__name__)
 
 TextField = Literal["context", "header", "body"]
 

@@ -8,7 +8,6 @@ import bisect
 import builtins
 import functools
 import hashlib
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,6 @@ from indexing.manifest import Manifest, SegmentEntry
 from indexing.search import Hit, Indexes, Mode
 from indexing.storage import MissingObjectError, Storage, is_remote, open_storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
-
-logger = logging.getLogger(__name__)
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
 

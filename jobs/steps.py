@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ class StageVectors:
                 tables.write(table, Path(work) / name)
                 self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
         self._report({"documents": units.num_rows, "embedded": rows.num_rows})
-        return summaries(units, rows, part)
+        return summaries(units, part)
 
     def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
         fields = self._run.config.index.dense_text
@@ -218,7 +218,7 @@ class StageVectors:
         return [new[key] if key in new else self._paid[key] for key in keys]
 
 
-def summaries(units: pa.Table, rows: pa.Table, part: str) -> pa.Table:
+def summaries(units: pa.Table, part: str) -> pa.Table:
     """One row per document: what the driver needs to cut segments and to count; nothing of the text."""
     names = ["id", "source", "source_sha256", "status", "reason", "generated"]
     columns = {name: units[name] for name in names}
@@ -226,13 +226,11 @@ def summaries(units: pa.Table, rows: pa.Table, part: str) -> pa.Table:
     columns["part"] = pa.array([part] * units.num_rows, pa.string())
     lists = units["rows"].combine_chunks()
     columns["num_rows"] = pc.list_value_length(lists)
-    statuses: Iterable[Any] = ([row["status"] for row in value] for value in lists.to_pylist())
-    counted = [[found.count(status) for status in STATUSES] for found in statuses]
+    rows_of_documents = lists.to_pylist()
+    counted = [[sum(row["status"] == status for row in rows) for status in STATUSES] for rows in rows_of_documents]
     for position, status in enumerate(STATUSES):
         columns[f"chunks_{status}"] = pa.array([counts[position] for counts in counted], pa.int32())
-    reasons = [
-        [row["reason"] for row in value if row["status"] in ("fallback", "failed")] for value in lists.to_pylist()
-    ]
+    reasons = [[row["reason"] for row in rows if row["status"] in ("fallback", "failed")] for rows in rows_of_documents]
     columns["reasons"] = pa.array(reasons, pa.list_(pa.string()))
     return pa.table(columns)
 
