@@ -1,19 +1,16 @@
 """The language model: prompts as token ids in, completions out, in whatever order they finish.
 
-`Engine` is the Protocol that the vLLM engine here and `fake_engine.FakeEngine` honour. Requests are queued in the order of
-the calls; the caller makes a document's calls back to back, so that its prefix is computed once. This is the only file
-that knows vLLM.
+`Engine` is the Protocol that `vllm_engine.VllmEngine`, `endpoint.EndpointEngine` and `fake_engine.FakeEngine` honour.
+Requests are queued in the order of the calls; the caller makes a document's calls back to back, so that its prefix is
+computed once.
 """
 
 import asyncio
-import itertools
-import os
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from enrichment.errors import ConfigError, OperationError
+from enrichment.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -21,6 +18,38 @@ T = TypeVar("T")
 # per chunk. 32 is the smallest that the CPU attention kernels take.
 CPU_BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 16
+_NOT_OVERRIDABLE = {
+    "model": "use model.name",
+    "revision": "use model.revision",
+    "max_model_len": "use model.max_model_len",
+    "trust_remote_code": "code that comes with a model is never run",
+    "enable_prefix_caching": "everything here rests on it",
+    "seed": "sampling is greedy",
+}
+_SPEED_ONLY = frozenset(
+    [
+        "block_size",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "gpu_memory_utilization",
+        "num_gpu_blocks_override",
+        "kv_cache_memory_bytes",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "distributed_executor_backend",
+        "enforce_eager",
+        "scheduling_policy",
+        "stream_interval",
+        "prefix_caching_hash_algo",
+        "async_scheduling",
+        "enable_chunked_prefill",
+        "disable_log_stats",
+        "load_format",
+        "download_dir",
+        "max_parallel_loading_workers",
+        "disable_custom_all_reduce",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +61,8 @@ class ModelOptions:
     replicas: int = 1
     gpus_per_replica: int = 0
     max_model_len: int = 8192
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """vLLM engine arguments that replace ours."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -40,11 +71,21 @@ class ModelOptions:
             raise ConfigError(f"model.gpus_per_replica is {self.gpus_per_replica}; it must be 0 or more")
         if self.max_model_len < 512:
             raise ConfigError(f"model.max_model_len is {self.max_model_len}; it must be at least 512 tokens")
+        for name in _NOT_OVERRIDABLE.keys() & self.engine.keys():
+            raise ConfigError(f"model.engine.{name} cannot be set; {_NOT_OVERRIDABLE[name]}")
+        if not isinstance(self.block_tokens, int) or self.block_tokens < 1:
+            raise ConfigError(f"model.engine.block_size is {self.block_tokens!r}; it must be a number of tokens")
 
     @property
     def block_tokens(self) -> int:
         """The size of a prefix block."""
-        return GPU_BLOCK_TOKENS if self.gpus_per_replica else CPU_BLOCK_TOKENS
+        size: int = self.engine.get("block_size", GPU_BLOCK_TOKENS if self.gpus_per_replica else CPU_BLOCK_TOKENS)
+        return size
+
+    @property
+    def outputs_depend_on(self) -> dict[str, Any]:
+        """The engine arguments that may change what the model writes: all but those known to change only its speed."""
+        return {name: value for name, value in sorted(self.engine.items()) if name not in _SPEED_ONLY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,102 +112,48 @@ class Completion:
     output_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What an engine works on at once: tokens in its cache (None where that is not known), and requests."""
+
+    cache_tokens: int | None
+    requests: int
+
+
 class PromptRefusedError(Exception):
     """The engine does not take this prompt; others are unaffected."""
+
+
+class EngineDiedError(Exception):
+    """The engine is gone, with all that it was working on."""
+
+
+def never(text: str) -> bool:
+    """Let an output go on to its end."""
+    return False
 
 
 class Engine(Protocol):
     """A language model that answers many requests at once."""
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
-        """Answer one prompt. Raises PromptRefusedError for a prompt that is too long or malformed."""
+    @property
+    def capacity(self) -> Capacity:
+        """What it works on at once; more waits inside it, in order."""
+
+    @property
+    def preemptions(self) -> int:
+        """How often it threw out a running request for lack of cache; what that had computed is computed again."""
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, enough: Callable[[str], bool] = never
+    ) -> Completion:
+        """Answer one prompt; once `enough` of the output so far holds, nothing more needs to be written.
+
+        Raises PromptRefusedError for a prompt that is too long or malformed, EngineDiedError if the engine is gone.
+        """
 
     def close(self) -> None:
-        """Release the model and its processes."""
-
-
-class VllmEngine:
-    """vLLM in this process's charge, with automatic prefix caching."""
-
-    def __init__(self, directory: Path, options: ModelOptions) -> None:
-        _set_environment(options)
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        self._engine: Any = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(**engine_arguments(directory, options)), start_engine_loop=True
-        )
-        self._request_ids = itertools.count()
-
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
-        from vllm import SamplingParams, TokensPrompt
-        from vllm.exceptions import VLLMValidationError
-        from vllm.sampling_params import RequestOutputKind
-
-        parameters = SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=0.0,
-            repetition_penalty=sampling.repetition_penalty,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        final: Any = None
-        try:
-            async for output in self._engine.generate(
-                TokensPrompt(prompt_token_ids=list(prompt)),
-                parameters,
-                str(next(self._request_ids)),
-                priority=-1 if sampling.urgent else 0,
-            ):
-                final = output
-        except (VLLMValidationError, ValueError) as error:
-            raise PromptRefusedError(str(error)) from error
-        if final is None:
-            raise OperationError("the engine ended a request without an answer; its log says why")
-        answer = final.outputs[0]
-        return Completion(
-            text=answer.text,
-            finish_reason=answer.finish_reason or "",
-            prompt_tokens=len(prompt),
-            cached_tokens=final.num_cached_tokens or 0,
-            output_tokens=len(answer.token_ids),
-        )
-
-    def close(self) -> None:
-        self._engine.shutdown()
-
-
-def engine_arguments(directory: Path, options: ModelOptions) -> dict[str, Any]:
-    """vLLM's arguments, each set on purpose."""
-    on_gpu = options.gpus_per_replica > 0
-    return {
-        "model": str(directory),
-        "trust_remote_code": False,
-        "max_model_len": options.max_model_len,
-        "block_size": options.block_tokens,
-        "enable_prefix_caching": True,
-        # Embedded, vLLM's defaults are 2,048 and 128 on every device, too little for a GPU and too many sequences for a CPU.
-        "max_num_batched_tokens": 16384 if on_gpu else 4096,
-        "max_num_seqs": 512 if on_gpu else 32,
-        "scheduling_policy": "priority",  # first come, first served among equals; see Sampling.urgent
-        "tensor_parallel_size": max(1, options.gpus_per_replica),
-        "dtype": "auto" if on_gpu else "bfloat16",
-        # Compiling takes a minute at every start on a CPU and gives 4 % there.
-        "enforce_eager": not on_gpu,
-        "disable_log_stats": True,
-        "seed": 0,
-    }
-
-
-def _set_environment(options: ModelOptions) -> None:
-    """vLLM reads these when it is imported; what the user has set stays."""
-    defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false"}
-    if options.gpus_per_replica == 0:
-        defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB
-        if options.replicas == 1:
-            # Left to itself vLLM keeps one core free, which costs 40 % on a machine with two.
-            defaults["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{(os.cpu_count() or 1) - 1}"
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+        """Release the model and end its processes, also after the engine died."""
 
 
 async def gather_in_order(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -5,11 +5,11 @@ memory would, and counts its calls. A snapshot made with it says so in its finge
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from enrichment.engine import CPU_BLOCK_TOKENS, Completion, PromptRefusedError, Sampling
+from enrichment.engine import CPU_BLOCK_TOKENS, Capacity, Completion, PromptRefusedError, Sampling, never
 
 
 class FakeEngine:
@@ -20,8 +20,12 @@ class FakeEngine:
         self._max_model_len = max_model_len
         self._block_tokens = block_tokens
         self._blocks: set[bytes] = set()
+        self.capacity = Capacity(None, 64)
+        self.preemptions = 0
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, enough: Callable[[str], bool] = never
+    ) -> Completion:
         if len(prompt) + sampling.max_tokens > self._max_model_len:
             raise PromptRefusedError(f"{len(prompt)} tokens do not fit into {self._max_model_len}")
         self.calls += 1

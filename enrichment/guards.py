@@ -3,14 +3,25 @@
 Trim first: complete sentences of the first paragraph, at most two. What then is empty, looping, refusing, an echo, or carries
 control characters, a URL or markup is refused; the reason is a stable short code. That the document has the same URL or
 mark excuses nothing: a document that says "write: buy at https://..." has it too. The price is a context that names
-`Vec<u8>` as code. Limits of these guards: they see form, not truth; a fluent wrong sentence passes.
+`Vec<u8>` as code. An output that thinks aloud, in tags, is refused for it wherever the tag stands: what is before a lost
+`</think>` may read like an answer. (Of a stream that is cut at `sentences.enough`, a tag behind the cut is never seen.)
+
+A context that passes comes with its ungrounded names and numbers; what they are worth is the caller's policy. Limits of
+these guards: they see form, not truth; a fluent wrong sentence passes. An echo is found where spaces part words.
 """
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
-from enrichment.sentences import sentences
+import numpy as np
+
+from enrichment.grounding import Grounding
+from enrichment.hashes import Hashes, HashSet, hashes_of, runs_of
+from enrichment.records import Document
+from enrichment.sentences import enough, sentences
 
 MAX_SENTENCES = 2
 _SENTENCE_END = re.compile(r"[.!?。!?।]['\"”’)\]」』]*\s*$")
@@ -22,29 +33,90 @@ _REFUSAL = re.compile(
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://|\bwww\.\w|\b(?:mailto|javascript):\S", re.IGNORECASE)
 # Tags, fences, bold (but not `**kwargs`), control tokens, links, headings.
 _MARKUP = re.compile(r"</?[A-Za-z!][^<>]*>|```|\*\*[^\s*](?:[^*]*[^\s*])?\*\*|<\|[^|]*\|>|\]\(|^\s*#{1,6}\s")
+# Tags of models that think before they answer; in brackets only as Mistral's write it, since "[think]" may be a note.
+_REASONING = re.compile(
+    r"<\|?/?(?:\w+:)?(?:(?:begin|end)_of_)?(?:think\w*|thoughts?|reasoning\w*|reflection|scratchpad)\b[^<>]*>"
+    r"|◁/?think(?:ing)?▷|(?-i:\[/?THINK\])",
+    re.IGNORECASE,
+)
 # `!!!!` is what NaN logits decode to. The last: a short piece five times on end, also where no spaces part words.
 _RUN = re.compile(r"([^\s\w])\1{3,}|(\w)\2{7,}|(\D{2,30}?)\3{4,}")
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 _JOINERS = "\u200c\u200d"  # format characters that spelling needs: Persian, Indic scripts, emoji
 _BROKEN = "\ufffd"  # what half a character decodes to
 _WORD = re.compile(r"\w+")
+_DIGITS = re.compile(r"\d+")
 _LOOP_WORDS, _LOOP_TIMES = 4, 3  # the same four words three times in two sentences is a loop
 _ECHO_WORDS = 8  # shorter verbatim runs are names and set phrases
 
 
 class Judgement(NamedTuple):
-    """Exactly one of the two is given."""
+    """Exactly one of the first two is given. `ungrounded`: names and numbers of `text` that the model was not shown."""
 
     text: str | None
     reason: str | None
+    ungrounded: tuple[str, ...] = ()
 
 
-def judge(output: str, lead: str, document_text: str) -> Judgement:
-    """Trim and check one output; `lead` is the beginning that was written for the model and stands before it."""
-    first = (lead + output).strip().split("\n", 1)[0]
-    text = _complete_sentences(first)
-    if not text:
-        return Judgement(None, "no_sentence" if output.strip() else "empty")
+class Judge:
+    """Trims and checks the outputs of one document; what this needs of its text is read once, when first needed."""
+
+    def __init__(self, document: Document, own_words: Sequence[str], lead: str) -> None:
+        """`own_words` are the prompt's own; `lead` is the beginning written for the model, which stands before its output."""
+        self._document = document
+        self._own_words = own_words
+        self._lead = lead
+
+    def __call__(self, output: str) -> Judgement:
+        if _REASONING.search(output):
+            return Judgement(None, "reasoning")
+        text = _complete_sentences((self._lead + output).strip().split("\n", 1)[0])
+        if not text:
+            return Judgement(None, "no_sentence" if output.strip() else "empty")
+        reason = _bad_form(text, self._lead)
+        if reason is None and self._echoes(text.removeprefix(self._lead)):
+            reason = "echo"
+        if reason is not None:
+            return Judgement(None, reason)
+        return Judgement(text, None, self._grounding.ungrounded(text))
+
+    def enough(self, output: str) -> bool:
+        """Whether a growing output holds all that will be kept of it."""
+        return enough(self._lead + output, MAX_SENTENCES)
+
+    def _echoes(self, text: str) -> bool:
+        """Whether it repeats the prompt's words, or each long sentence stands in the document: then it adds nothing.
+
+        A sentence counts as standing there if all its runs of eight words do. Of our own words one run is too many: a
+        document's may be a long name or a rule worth quoting, ours never are.
+        """
+        parts = (_runs(text[span.start : span.end]) for span in sentences(text))
+        long = [runs for runs in parts if len(runs)]
+        if not long:
+            return False
+        if any(self._own_runs.has(runs).any() for runs in long):
+            return True
+        return all(self._document_runs.has(runs).all() for runs in long)
+
+    @cached_property
+    def _own_runs(self) -> HashSet:
+        return HashSet(np.concatenate([_runs(""), *map(_runs, self._own_words)]))
+
+    @cached_property
+    def _document_runs(self) -> HashSet:
+        return HashSet(_runs(self._document.text))
+
+    @cached_property
+    def _grounding(self) -> Grounding:
+        document = self._document
+        # Our words are no inventions, but our numbers are: the "clause 4" of the instructions is an example. The metadata are
+        # in no prompt.
+        own = (_DIGITS.sub(" ", words) for words in (self._lead, *self._own_words))
+        return Grounding((document.text, document.title or "", document.date or "", *own))
+
+
+def _bad_form(text: str, lead: str) -> str | None:
+    """What is wrong with a trimmed text whatever the document says."""
     for reason, found in (
         ("control_character", any(_is_control(char) for char in text)),
         ("refusal", _REFUSAL.search(text) is not None),
@@ -52,11 +124,10 @@ def judge(output: str, lead: str, document_text: str) -> Judgement:
         ("empty", not _WORD.search(text.removeprefix(lead))),
         ("url", _URL.search(text) is not None),
         ("markup", _MARKUP.search(text) is not None),
-        ("echo", _echoes(text.removeprefix(lead), document_text)),
     ):
         if found:
-            return Judgement(None, reason)
-    return Judgement(text, None)
+            return reason
+    return None
 
 
 def _complete_sentences(paragraph: str) -> str:
@@ -87,9 +158,6 @@ def _loops(text: str) -> bool:
     return len(halves) != len(set(halves))
 
 
-def _echoes(text: str, document_text: str) -> bool:
-    """Whether each sentence stands in the document word for word: then it adds nothing."""
-    document = " ".join(_WORD.findall(document_text.lower()))
-    parts = [" ".join(_WORD.findall(text[span.start : span.end].lower())) for span in sentences(text)]
-    long = [part for part in parts if part.count(" ") + 1 >= _ECHO_WORDS]
-    return bool(long) and all(part in document for part in long)
+def _runs(text: str) -> Hashes:
+    """The runs of eight words; none in a shorter text."""
+    return runs_of(hashes_of(match[0] for match in _WORD.finditer(text.lower())), _ECHO_WORDS)

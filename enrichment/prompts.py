@@ -35,6 +35,7 @@ _INSTRUCTIONS = (
 _CAUSAL = "\n\n---\nSituate the passage that you have just read last"
 _QUOTED = "\n\n---\nSituate one passage of the document"
 _QUESTION = "What is it about, and what do its pronouns refer to?"
+OWN_WORDS = (_INSTRUCTIONS, _CAUSAL, _QUOTED, _QUESTION)  # what the model may not answer with
 _OUTLINE_HEADINGS = 60
 _LONGEST_NAME = (
     300  # code points of a title, or of a heading path's end: enough to name anything, never the whole window
@@ -110,23 +111,57 @@ class Prompts:
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
         return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]
 
+    def of(
+        self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding
+    ) -> "DocumentPrompts":
+        """The prompts of a document's chunks, each to be built when it is asked for."""
+        return DocumentPrompts(self, document, headings, chunks, encoding)
+
     def build(
         self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope
     ) -> list[np.ndarray]:
         """The prompts of one scope, in chunk order: `(n,) int64` each."""
-        prefix = np.array(self.prefix(document, headings), dtype=np.int64)
-        # A word's token often starts with the space before it, which belongs to the chunk before.
-        first = int(np.searchsorted(encoding.offsets.ends, scope.span.start, side="right"))
-        prompts = []
-        for chunk in scope.chunks:
-            last = _end_token(
-                document.text, encoding, scope.span if self.kind == "quote" else Span(chunk.start, chunk.end)
-            )
-            prompts.append(np.concatenate([prefix, encoding.ids[first:last], self.suffix(document, chunk)]))
-        return prompts
+        found = self.of(document, headings, scope.chunks, encoding)
+        return [found.prompt(scope, chunk) for chunk in scope.chunks]
 
     def _text(self, text: str) -> list[int]:
         return [int(token) for token in self._tokenizer.encode(text).ids]
+
+
+class DocumentPrompts:
+    """One document's prompts. `longest_suffix` and `around` (the prefix and the longest suffix) are in tokens."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        document: Document,
+        headings: Sequence[Heading],
+        chunks: Sequence[Chunk],
+        encoding: Encoding,
+    ) -> None:
+        self.document = document
+        self._encoding = encoding
+        self._whole_scope = prompts.kind == "quote"
+        self._prefix = np.array(prompts.prefix(document, headings), dtype=np.int64)
+        self._suffixes = {chunk.index: np.array(prompts.suffix(document, chunk), dtype=np.int64) for chunk in chunks}
+        self.longest_suffix = max(map(len, self._suffixes.values()))
+        self.around = len(self._prefix) + self.longest_suffix
+
+    def shared_tokens(self, scope: Scope) -> int:
+        """Tokens of the longest prefix that a scope's prompts share: what the cache holds for all of them."""
+        return len(self._prefix) + self._end(scope.span) - self._start(scope)
+
+    def prompt(self, scope: Scope, chunk: Chunk) -> np.ndarray:
+        """The prompt of one of a scope's chunks: `(n,) int64`."""
+        end = self._end(scope.span if self._whole_scope else Span(chunk.start, chunk.end))
+        return np.concatenate([self._prefix, self._encoding.ids[self._start(scope) : end], self._suffixes[chunk.index]])
+
+    def _start(self, scope: Scope) -> int:
+        # A word's token often starts with the space before it, which belongs to the chunk before.
+        return int(np.searchsorted(self._encoding.offsets.ends, scope.span.start, side="right"))
+
+    def _end(self, span: Span) -> int:
+        return _end_token(self.document.text, self._encoding, span)
 
 
 def _end_token(text: str, encoding: Encoding, span: Span) -> int:

@@ -12,16 +12,19 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from enrichment.admission import Admission, Held
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
 from enrichment.errors import ConfigError
-from enrichment.guards import judge
-from enrichment.prompts import ANSWER_PREFIX, PromptKind, Prompts, Scope
+from enrichment.guards import Judge, Judgement
+from enrichment.prompts import ANSWER_PREFIX, OWN_WORDS, DocumentPrompts, PromptKind, Prompts, Scope
 from enrichment.records import Chunk, Context, Document, Heading, Span, Status
 from enrichment.scopes import scopes
 from enrichment.tokens import Encoding
 
-RETRY_REPETITION_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
+RETRY_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
 StrategyName = Literal["none", "header", "situate"]
+Ungrounded = Literal["keep", "retry", "refuse"]
+UNGROUNDED = "ungrounded"  # the reason on such a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,9 @@ class ContextOptions:
     prompt: PromptKind = "causal"
     max_output_tokens: int = 96
     reuse: Literal["exact"] = "exact"
+    ungrounded: Ungrounded = "keep"
+    """What becomes of an output with a name or a number that the document lacks: `keep` only counts it, `retry` asks once
+    more and takes what comes, `refuse` asks once more and then falls back."""
 
     def __post_init__(self) -> None:
         if not 16 <= self.max_output_tokens <= 1024:
@@ -62,6 +68,15 @@ class Tokens:
     def plus(self, other: "Tokens") -> "Tokens":
         """The sum, field by field."""
         return Tokens(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One chunk's context, whether the model wrote it just now, and what that took."""
+
+    context: Context
+    generated: bool
+    tokens: Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +121,20 @@ class Situate:
         done: Callable[[Document, Context], None] = lambda document, context: None,
     ) -> None:
         self._engine = engine
+        self.admission = Admission(engine.capacity)
         self._prompts = prompts
+        self._options = options
         self._sampling = Sampling(max_tokens=options.max_output_tokens)
         self._max_prompt_tokens = max_model_len - options.max_output_tokens
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
         self._paid = paid
         self._done = done  # called with every context that the model wrote, as it is written
+        self._kept: dict[bytes, Answer] = {}  # of documents in work: an engine that dies takes no answer with it
+        self.forget()
+
+    def forget(self) -> None:
+        """Expect nothing in the engine's cache: it is a new one."""
         self._last = np.zeros(0, dtype=np.int64)  # the prompt before, also of the document before
 
     async def contexts(
@@ -121,68 +143,86 @@ class Situate:
         if len(chunks) < 2:
             return _skipped(document, chunks, "single_chunk")
         assert encoding is not None
-        overhead = len(self._prompts.prefix(document, headings))
-        overhead += max(len(self._prompts.suffix(document, chunk)) for chunk in chunks)
-        cuts = scopes(document, headings, chunks, encoding.offsets, max(1, self._max_prompt_tokens - overhead))
-        prompts, calls = [], []
-        for scope in cuts:
-            for prompt in self._prompts.build(document, headings, encoding, scope):
-                prompts.append(prompt)
-                calls.append(self._one(document, scope, prompt))
-        results = await gather_in_order(calls)
+        work = self._prompts.of(document, headings, chunks, encoding)
+        cuts = scopes(document, headings, chunks, encoding.offsets, max(1, self._max_prompt_tokens - work.around))
+        judge = Judge(document, OWN_WORDS, ANSWER_PREFIX)
+        # Scopes come in in their order, and the prompts of one are built as their turns come.
+        answered = await gather_in_order([self._scope(work, scope, judge) for scope in cuts])
+        answers = [answer for scope in answered for answer in scope]
+        for answer in answers:
+            self._kept.pop(answer.context.key or b"", None)
         tokens = Tokens()
-        for prompt, (_, _, attempts) in zip(prompts, results, strict=True):
-            if attempts:  # what was paid before or refused is in no cache
-                tokens = tokens.plus(self._account(prompt, attempts))
-        return Outcome(tuple(r[0] for r in results), tuple(r[1] for r in results), tokens)
+        for answer in answers:
+            tokens = tokens.plus(answer.tokens)
+        return Outcome(tuple(a.context for a in answers), tuple(a.generated for a in answers), tokens)
 
-    async def _one(
-        self, document: Document, scope: Scope, prompt: np.ndarray
-    ) -> tuple[Context, bool, Sequence[Completion]]:
-        key = self._key(prompt)
-        paid = self._paid.get(key)
-        if paid is not None:
-            return replace(paid, scope=scope.span), False, ()
-        ids = [int(token) for token in prompt]
+    async def _scope(self, work: DocumentPrompts, scope: Scope, judge: Judge) -> list[Answer]:
+        own = work.longest_suffix + self._options.max_output_tokens
+        async with self.admission.scope(work.shared_tokens(scope), own, len(scope.chunks)) as held:
+            return await gather_in_order([self._one(work, scope, chunk, judge, held) for chunk in scope.chunks])
+
+    async def _one(self, work: DocumentPrompts, scope: Scope, chunk: Chunk, judge: Judge, held: Held) -> Answer:
+        async with self.admission.request():
+            prompt = work.prompt(scope, chunk)
+            key = self._key(prompt)
+            if key in self._kept:
+                answer = self._kept[key]
+            elif key in self._paid:
+                answer = Answer(self._judged_again(self._paid[key], judge), False, Tokens())
+            else:
+                answer = await self._ask(prompt, key, judge)
+                if answer.generated:
+                    self._kept[key] = answer
+                    self._done(work.document, answer.context)
+        held.finished_one()
+        return replace(answer, context=replace(answer.context, scope=scope.span))
+
+    async def _ask(self, prompt: np.ndarray, key: bytes, judge: Judge) -> Answer:
+        ids = prompt.tolist()
         attempts: list[Completion] = []
-        judgement = None
-        try:
-            for sampling in (
-                self._sampling,
-                replace(self._sampling, repetition_penalty=RETRY_REPETITION_PENALTY, urgent=True),
-            ):
-                attempts.append(await self._engine.generate(ids, sampling))
-                judgement = judge(attempts[-1].text, ANSWER_PREFIX, document.text)
-                if judgement.text is not None:
-                    break
-        except PromptRefusedError as error:
-            failed = Context(None, Status.FAILED, f"prompt_refused: {error}", scope.span, key)
-            return failed, False, attempts
-        assert judgement is not None
+        before, self._last = self._last, prompt
+        judgement, output = Judgement(None, None), ""
+        for sampling in (self._sampling, replace(self._sampling, repetition_penalty=RETRY_PENALTY, urgent=True)):
+            try:
+                attempts.append(await self._engine.generate(ids, sampling, judge.enough))
+            except PromptRefusedError as error:
+                if self._last is prompt:  # what was refused is in no cache
+                    self._last = before
+                failed = Context(None, Status.FAILED, f"prompt_refused: {error}", key=key)
+                return Answer(failed, False, self._account(before, prompt, attempts))
+            found = _under(self._options.ungrounded, judge(attempts[-1].text))
+            if _goodness(found) >= _goodness(judgement):
+                judgement, output = found, attempts[-1].text
+            if found.text is not None and not (found.ungrounded and self._options.ungrounded == "retry"):
+                break
         context = Context(
-            text=judgement.text,
-            status=Status.OK if judgement.text is not None else Status.FALLBACK,
-            reason=judgement.reason,
-            scope=scope.span,
+            *_verdict(judgement),
             key=key,
-            output=attempts[-1].text,
+            output=output,
             prompt_tokens=sum(attempt.prompt_tokens for attempt in attempts),
             cached_tokens=sum(attempt.cached_tokens for attempt in attempts),
             output_tokens=sum(attempt.output_tokens for attempt in attempts),
             attempts=len(attempts),
         )
-        self._done(document, context)
-        return context, True, attempts
+        return Answer(context, True, self._account(before, prompt, attempts))
+
+    def _judged_again(self, paid: Context, judge: Judge) -> Context:
+        """What was paid for before, by the guards of today."""
+        if paid.output is None:
+            return paid
+        text, status, reason = _verdict(_under(self._options.ungrounded, judge(paid.output)))
+        return replace(paid, text=text, status=status, reason=reason)
 
     def _key(self, ids: np.ndarray) -> bytes:
         total = hashlib.sha256(f"{self._model_fingerprint}\0{self._sampling!r}\0".encode())
         total.update(ids.astype("<i8").tobytes())
         return total.digest()
 
-    def _account(self, prompt: np.ndarray, attempts: Sequence[Completion]) -> Tokens:
+    def _account(self, before: np.ndarray, prompt: np.ndarray, attempts: Sequence[Completion]) -> Tokens:
+        if not attempts:
+            return Tokens()
         # At least the last token is always computed: its logits are the answer's beginning.
-        shared = min(_common(self._last, prompt), len(prompt) - 1)
-        self._last = prompt
+        shared = min(_common(before, prompt), len(prompt) - 1)
         retries = attempts[1:]
         return Tokens(
             prompt=sum(attempt.prompt_tokens for attempt in attempts),
@@ -192,6 +232,27 @@ class Situate:
             retries=sum(attempt.prompt_tokens - attempt.cached_tokens for attempt in retries),
             output=sum(attempt.output_tokens for attempt in attempts),
         )
+
+
+def _under(policy: Ungrounded, judgement: Judgement) -> Judgement:
+    if policy == "refuse" and judgement.text is not None and judgement.ungrounded:
+        return Judgement(None, _ungrounded_reason(judgement))
+    return judgement
+
+
+def _goodness(judgement: Judgement) -> tuple[bool, bool]:
+    return judgement.text is not None, not judgement.ungrounded
+
+
+def _verdict(judgement: Judgement) -> tuple[str | None, Status, str | None]:
+    """Text, status and reason of a context."""
+    if judgement.text is None:
+        return None, Status.FALLBACK, judgement.reason
+    return judgement.text, Status.OK, _ungrounded_reason(judgement) if judgement.ungrounded else None
+
+
+def _ungrounded_reason(judgement: Judgement) -> str:
+    return f"{UNGROUNDED}: {', '.join(judgement.ungrounded)}"
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> int:

@@ -38,15 +38,23 @@ class DocumentsOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """The `limits` section: shares above which a published refresh exits with status 3."""
+    """The `limits` section: shares above which a published refresh exits with status 3; how long nothing may move.
+
+    `stall_timeout_s` must be longer than the slowest single answer: no count moves before it is there.
+    """
 
     fallback: float = 0.15
     quarantined: float = 0.01
+    stall_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
         for name in ("fallback", "quarantined"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"limits.{name} is {getattr(self, name)}; it must be a share from 0 to 1")
+        if not self.stall_timeout_s > 0:
+            raise ConfigError(
+                f"limits.stall_timeout_s is {self.stall_timeout_s}; it must be a number of seconds above 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ class Config:
         settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
         for key in ("replicas", "gpus_per_replica"):
             (settings["model"] or {}).pop(key, None)
+        if self.model is not None:
+            settings["model"]["engine"] = self.model.outputs_depend_on
         if self.context.strategy != "situate":
             settings.pop("model")
             settings["context"] = {"strategy": self.context.strategy}

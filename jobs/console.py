@@ -25,7 +25,7 @@ _DOCUMENT_COUNTS = (
     "deleted",
     "stale",
 )  # the first three after the total make it up; the others compare with the snapshot before
-_CHUNK_COUNTS = ("total", "ok", "fallback", "failed", "skipped", "generated", "reused")
+_CHUNK_COUNTS = ("total", "ok", "ungrounded", "fallback", "failed", "skipped", "generated", "reused")
 _REJECTED_SHOWN = 10
 
 
@@ -53,7 +53,11 @@ def refreshed(record: Record, corpus: str) -> RenderableType:
     tokens = record["tokens"]
     if tokens["prompt"]:
         ratio = tokens["computed"] / max(1, tokens["ideal"])
-        why = f"{tokens['block_rounding']:,} block rounding, {tokens['retries']:,} retries"
+        why = ", ".join(
+            f"{tokens[name]:,} {name.replace('_', ' ')}"
+            for name in ("block_rounding", "retries", "evicted", "preemptions")
+            if tokens[name] or name == "block_rounding"
+        )
         grid.add_row(
             "prompt tokens",
             Text(
@@ -61,6 +65,9 @@ def refreshed(record: Record, corpus: str) -> RenderableType:
                 f" {tokens['ideal']:,}, ratio {ratio:.2f} ({why}); {tokens['output']:,} written"
             ),
         )
+    if record["replicas"]:
+        busy = ", ".join(f"{r['busy']:.0%} ({int(r['documents']):,} documents)" for r in record["replicas"])
+        grid.add_row("replicas busy", Text(busy))
     if record["seconds"]:
         grid.add_row("seconds", Text(", ".join(f"{name} {took:.1f}" for name, took in record["seconds"].items())))
     body = Group(grid, Text(f'\nsituate search {corpus} "your question"', style="dim"))

@@ -14,8 +14,11 @@ from jobs.steps import STATUSES
 Counts = dict[str, dict[str, int]]
 
 
-def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
-    """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed."""
+def count(summary: pa.Table, changes: Changes, preemptions: int = 0) -> dict[str, dict[str, int]]:
+    """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed.
+
+    Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a reason for reading a prompt token.
+    """
     statuses = summary["status"].to_pylist()
     documents = {
         "total": summary.num_rows,
@@ -30,10 +33,13 @@ def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
     }
     chunks = {"total": sum(summary["num_rows"].to_pylist())}
     chunks |= {status: sum(summary[f"chunks_{status}"].to_pylist()) for status in STATUSES}
+    chunks["ungrounded"] = sum(summary["ungrounded"].to_pylist())
     chunks["generated"] = sum(summary["generated"].to_pylist())
     chunks["reused"] = chunks["ok"] + chunks["fallback"] - chunks["generated"]
     tokens = {name: sum(summary[f"tokens_{name}"].to_pylist()) for name in TOKEN_COUNTS}
     tokens["computed"] = tokens["prompt"] - tokens["cached"]
+    tokens["evicted"] = tokens["computed"] - tokens["ideal"] - tokens["block_rounding"] - tokens["retries"]
+    tokens["preemptions"] = preemptions
     reasons: dict[str, int] = {}
     for found in summary["reasons"].to_pylist():
         for reason in found:
@@ -53,6 +59,21 @@ def reconcile(refs: pa.Table, counts: Mapping[str, Mapping[str, int]], entries: 
     ):
         if left != right:
             raise OperationError(f"{what} do not add up ({left} and {right}): nothing was published; report this")
+
+
+def replicas(facts: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], ...]:
+    """Of each replica: the documents that it did, and its busy share: of the time from its model's load to the last answer of
+    any replica, the part in which it had a request in work.
+    """
+    last_at = max((fact["last_at"] for fact in facts), default=0.0)
+    return tuple(
+        {
+            "documents": int(fact["documents"]),
+            "busy": round(fact["busy_s"] / max(1e-9, last_at - fact["ready_at"]), 3),
+            "preemptions": int(fact["preemptions"]),
+        }
+        for fact in sorted(facts, key=lambda fact: fact["ready_at"])
+    )
 
 
 def rejected(summary: pa.Table) -> tuple[dict[str, str], ...]:

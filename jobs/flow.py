@@ -8,7 +8,9 @@ replica, so a document's prompts share their prefix there.
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,11 @@ from jobs.steps import Run
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
-_DOCUMENTS_IN_FLIGHT = 8  # blocks that a replica works on at once: while one waits for storage, others feed the engine
+_BLOCKS_IN_FLIGHT = 8  # that a replica works on at once: while one waits for storage, others feed the engine
 _BLOCK_BYTES, _BLOCK_DOCUMENTS = 1 << 20, 64  # of sources: a part's rows and vectors then take a few MB
 _BLOCKS_PER_REPLICA = 16
 _TRIES = 3
+_TASK_TRIES = 8  # of a block: above what the relay needs to find a document that takes its worker along
 _DRIVER_ENVIRONMENT = {
     # Its SIGSEGV handler takes the signal that a JVM in the same process uses, and the process dies.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
@@ -58,7 +61,8 @@ def cluster(address: str | None) -> Iterator[None]:
         )
     _quieten()
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints there what happens to its workers
+            yield
     finally:
         if started:
             ray.shutdown()
@@ -75,48 +79,54 @@ def scan(listing: Listing, max_bytes: int) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
-    """Run all references through both steps; summaries, one row per reference, in no particular order."""
+@dataclass(frozen=True, slots=True)
+class Enrichment:
+    """What became of the documents: a summary row each, in no particular order; what each replica said of itself."""
+
+    summary: pa.Table
+    replicas: list[dict[str, float]]
+
+
+def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> Enrichment:
+    """Run all references through both steps."""
     import ray
 
     config = run.config
     model = config.model if config.context.strategy == "situate" else None
     replicas = model.replicas if model else 1
-    gpus = model.gpus_per_replica if model else 0
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    blocks = plan_blocks(refs, replicas)
     relay = Relay()
-    dataset = ray.data.from_arrow(blocks)
+    dataset = ray.data.from_arrow(plan_blocks(refs, replicas))
     dataset = dataset.map_batches(
         RelayedEnrich,
         fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
-        concurrency=(replicas, replicas) if model else (1, max(1, cpus // 4)),
+        compute=ray.data.ActorPoolStrategy(
+            min_size=replicas if model else 1,
+            max_size=replicas if model else max(1, cpus // 4),
+            max_tasks_in_flight_per_actor=_BLOCKS_IN_FLIGHT,  # no more: what waits at one replica, no other can take
+        ),
         num_cpus=1 if model else 0,  # without a model it only reads and splits: the cores are the embedders'
-        num_gpus=gpus or None,
-        max_concurrency=_DOCUMENTS_IN_FLIGHT,
+        num_gpus=model.gpus_per_replica or None if model else None,
+        max_concurrency=_BLOCKS_IN_FLIGHT,
         max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
-        max_task_retries=_TRIES,
+        max_task_retries=_TASK_TRIES,
     )
     dataset = dataset.map_batches(
         RelayedStage,
         fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
-        concurrency=(
-            1,
-            max(replicas, cpus - replicas) if model else max(1, cpus),
-        ),  # nodes that are yet to come count too
+        # Nodes that are yet to come count too.
+        concurrency=(1, max(replicas, cpus - replicas) if model else max(1, cpus)),
         num_cpus=1,
-        max_restarts=-1,  # bounded by the tries of each task: an actor restarts only to take its task again
-        max_task_retries=_TRIES,
+        max_restarts=-1,
+        max_task_retries=_TASK_TRIES,
     )
-    found: list[pa.Table] = []
-    with relay.watched(report):
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            found.append(batch)
-    return pa.concat_tables(found, promote_options="permissive")
+    batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+    found = relay.collect(batches, report, config.limits.stall_timeout_s)
+    return Enrichment(pa.concat_tables(found, promote_options="permissive"), relay.facts())
 
 
 def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], dimension: int) -> list[SegmentEntry]:
@@ -130,22 +140,25 @@ def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], d
 
 
 def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
-    """Cut references into blocks: windows in document order, longest first inside a window, enough blocks to balance.
+    """Cut references into blocks: windows in document order, longest first inside a window.
 
-    A block is what one replica takes at once and what one staged part holds.
+    A block is what one replica takes at once and what one staged part holds. Towards the end blocks get smaller with
+    what is left, so that all replicas end together.
     """
-    total_bytes = sum(refs["num_bytes"].to_pylist())
-    most_bytes = min(_BLOCK_BYTES, total_bytes // (replicas * _BLOCKS_PER_REPLICA) + 1)
+    left_bytes = sum(refs["num_bytes"].to_pylist())
     blocks = []
     for start in range(0, refs.num_rows, WINDOW_DOCUMENTS):
         window = refs.slice(start, WINDOW_DOCUMENTS).sort_by([("num_bytes", "descending"), ("id", "ascending")])
         first = size = 0
         for row, num_bytes in enumerate(window["num_bytes"].to_pylist()):
+            most_bytes = min(_BLOCK_BYTES, left_bytes // (replicas * _BLOCKS_PER_REPLICA))
             if row > first and (size + num_bytes > most_bytes or row - first == _BLOCK_DOCUMENTS):
                 blocks.append(window.slice(first, row - first))
+                left_bytes -= size
                 first, size = row, 0
             size += num_bytes
         blocks.append(window.slice(first))
+        left_bytes -= size
     return blocks
 
 

@@ -31,3 +31,13 @@ def _download(uri: str) -> Path:
         if not path.is_file() or path.stat().st_size != entry.size_bytes:
             storage.fetch(entry.name, path)
     return target
+
+
+def model_fingerprint(options: ModelOptions) -> str:
+    """What the configured language model is, to tell apart what two of them wrote."""
+    if options.name == models.FAKE:
+        return models.FAKE
+    found = models.fingerprint(resolve_model(options), options.name, options.revision)
+    if options.outputs_depend_on:
+        found = hashlib.sha256(f"{found}\0{options.outputs_depend_on!r}".encode()).hexdigest()[:32]
+    return found

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from indexing import layout
 from indexing.storage import Storage
 
@@ -64,11 +67,14 @@ class Progress:
             thread.join()
             self._record()
 
-    def report(self, report: Mapping[str, Any]) -> None:
-        """Write the run's report and events."""
+    def report(self, report: Mapping[str, Any], documents: pa.Table) -> None:
+        """Write the run's report, its events, and what became of each document and took how many tokens."""
         assert self._storage is not None
         events = "".join(json.dumps(event) + "\n" for event in self._events)
         self._storage.put(layout.run_file(self._run_id, "events.jsonl"), events.encode())
+        table = pa.BufferOutputStream()
+        pq.write_table(documents, table)
+        self._storage.put(layout.run_file(self._run_id, "documents.parquet"), bytes(table.getvalue()))
         self._storage.put(layout.run_file(self._run_id, "report.json"), json.dumps(report, indent=1).encode())
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from indexing.storage import Storage, open_storage
 from jobs import counts, difference, flow, sources
 from jobs.config import Config
 from jobs.difference import Changes
-from jobs.models import resolve_model
+from jobs.models import model_fingerprint, resolve_model
 from jobs.progress import Progress
 from jobs.spans import read_spans
 from jobs.steps import Run
@@ -36,6 +36,7 @@ class Result:
     documents: Mapping[str, int]
     chunks: Mapping[str, int]
     tokens: Mapping[str, int]
+    replicas: tuple[Mapping[str, float], ...]
     reasons: Mapping[str, int]
     seconds: Mapping[str, float]
     exceeded: tuple[str, ...]
@@ -43,7 +44,10 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
-        return asdict(self) | {"exceeded": list(self.exceeded), "rejected": [dict(entry) for entry in self.rejected]}
+        record = asdict(self)
+        for name in ("replicas", "exceeded", "rejected"):
+            record[name] = list(record[name])
+        return record
 
 
 def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
@@ -67,11 +71,12 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         run = Run(new_run_id(), config, listing.root, spans)
         with progress.recording(storage, run.id):
             with progress.stage("enrich", refs.num_rows, sum(refs["num_bytes"].to_pylist())):
-                summary = flow.enrich_and_stage(run, refs, progress.counts)
+                enrichment = flow.enrich_and_stage(run, refs, progress.counts)
+            summary, replicas = enrichment.summary, counts.replicas(enrichment.replicas)
             with progress.stage("index", 0):
                 entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
             with progress.stage("publish", 0):
-                counted = counts.count(summary, changes)
+                counted = counts.count(summary, changes, int(sum(replica["preemptions"] for replica in replicas)))
                 counts.reconcile(refs, counted, entries)
                 published = manifest.new_manifest(
                     previous,
@@ -91,11 +96,12 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
                 published.sequence,
                 True,
                 **counted,
+                replicas=replicas,
                 seconds=progress.seconds,
                 exceeded=exceeded,
                 rejected=published.rejected,
             )
-            progress.report(result.as_dict())
+            progress.report(result.as_dict(), summary)
     return result
 
 
@@ -106,10 +112,8 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
     if config.context.strategy == "situate" and config.model is not None:
         directory = resolve_model(config.model)
         models.check_length(directory, config.model.name, config.model.max_model_len)
-        name, revision = config.model.name, config.model.revision
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
-        fake = name == models.FAKE
-        fingerprints["model"] = models.FAKE if fake else models.fingerprint(directory, name, revision)
+        fingerprints["model"] = model_fingerprint(config.model)
     return embedder.dimension, fingerprints
 
 
@@ -137,7 +141,13 @@ def unchanged(previous: Manifest, changes: Changes, progress: Progress) -> Resul
     counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
     counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
     return Result(
-        previous.sequence, False, **counted, seconds=progress.seconds, exceeded=(), rejected=previous.rejected
+        previous.sequence,
+        False,
+        **counted,
+        replicas=(),
+        seconds=progress.seconds,
+        exceeded=(),
+        rejected=previous.rejected,
     )
 
 

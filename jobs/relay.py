@@ -1,56 +1,105 @@
-"""From the workers to the driver while a dataset runs: counts for the progress line, and the failure that ended it.
+"""Between the workers and the driver while a dataset runs: counts, facts of each replica, documents in work, and failures.
 
 Ray Data hands on only the text of what a worker raised; the relay hands on the error itself, so that the user reads its one
-sentence and a ConfigError stays one.
+sentence and a ConfigError stays one. It also knows which documents were in work when a worker died: those are tried one
+by one, and one that takes its worker along each time is given up by name.
 """
 
-import contextlib
+import queue
+import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from enrichment.errors import OperationError, SituateError
+from enrichment.turns import Turns
 from jobs.steps import EnrichDocuments, Run, StageVectors
 
+T = TypeVar("T")
+
 _POLL_S = 0.5
+_TRIES = 3  # of a document whose worker dies: once among others, then alone
+_NAMED = 5  # documents in a diagnosis
 
 
 class Relay:
-    """The driver's end: an actor that outlives no run."""
+    """The driver's end: an actor beside the driver, so that it outlives any other node."""
 
     def __init__(self) -> None:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._actor = ray.remote(num_cpus=0)(_Board).remote()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._actor = ray.remote(num_cpus=0, scheduling_strategy=here)(_Board).remote()
         self.end = WorkerEnd(self._actor)
 
-    @contextlib.contextmanager
-    def watched(self, report: Callable[[Mapping[str, int]], None]) -> Iterator[None]:
-        """Report the counts while the block runs; if Ray ends it, raise what the worker raised first, if one did."""
+    def collect(
+        self, batches: Iterable[T], report: Callable[[Mapping[str, int]], None], stall_timeout_s: float
+    ) -> list[T]:
+        """All batches, reporting the workers' counts meanwhile.
+
+        Raises what a worker raised first if Ray ends the run, and OperationError with a diagnosis if no count has moved for
+        `stall_timeout_s`; the time in which a model is loaded does not count.
+        """
+        arrived: queue.Queue[T | _End] = queue.Queue()
+        threading.Thread(target=_drain, args=(batches, arrived), daemon=True).start()
+        found: list[T] = []
+        clock = _StallClock(stall_timeout_s)
+        while True:
+            try:
+                item = arrived.get(timeout=_POLL_S)
+            except queue.Empty:
+                counts = self._ask("counts")
+                report(counts)
+                if clock.has_stalled(counts):
+                    raise OperationError(self._diagnosis(counts, stall_timeout_s)) from None
+                continue
+            if not isinstance(item, _End):
+                found.append(item)
+            elif item.error is None:
+                report(self._ask("counts"))
+                return found
+            else:
+                raise self._cause(item.error)
+
+    def facts(self) -> list[dict[str, float]]:
+        """What each replica said of itself last, in no particular order."""
+        found: list[dict[str, float]] = self._ask("facts")
+        return found
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """The error of a worker behind one of Ray's, if a worker told one."""
         import ray
 
-        done = threading.Event()
+        told: SituateError | None = self._ask("failure") if isinstance(error, ray.exceptions.RayError) else None
+        if told is None:
+            return error
+        told.__cause__ = error
+        return told
 
-        def poll() -> None:
-            while not done.wait(_POLL_S):
-                report(ray.get(self._actor.counts.remote()))
+    def _diagnosis(self, counts: Mapping[str, int], after_s: float) -> str:
+        if not counts.get("workers"):
+            return (
+                f"no worker has started for {after_s:,.0f} s: the cluster lacks free CPUs or GPUs for model.replicas, or its"
+                " nodes cannot start; see its dashboard"
+            )
+        names: list[str] = self._ask("in_work")
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        where = f"in work: {', '.join(names[:_NAMED])}{more}" if names else "no document is in work"
+        return (
+            f"nothing has moved for {after_s:,.0f} s (limits.stall_timeout_s) after {counts.get('generated', 0):,} contexts"
+            f" and {counts.get('documents', 0):,} documents; {where}; what was written is kept: look at the engine, then"
+            " run the same command again"
+        )
 
-        thread = threading.Thread(target=poll, daemon=True)
-        thread.start()
-        try:
-            yield
-        except ray.exceptions.RayError as error:
-            failure: SituateError | None = ray.get(self._actor.failure.remote())
-            if failure is None:
-                raise
-            raise failure from error
-        finally:
-            done.set()
-            thread.join()
-        report(ray.get(self._actor.counts.remote()))
+    def _ask(self, what: str) -> Any:
+        import ray
+
+        return ray.get(getattr(self._actor, what).remote())
 
 
 class WorkerEnd:
@@ -58,6 +107,7 @@ class WorkerEnd:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._name = secrets.token_hex(8)
         self._waiting: dict[str, int] = {}
         self._sent = 0.0
 
@@ -65,7 +115,7 @@ class WorkerEnd:
         """Add to the counts."""
         for name, number in counts.items():
             self._waiting[name] = self._waiting.get(name, 0) + number
-        if time.monotonic() - self._sent >= _POLL_S:
+        if time.monotonic() - self._sent >= _POLL_S or "loading" in counts:
             self.flush()
 
     def flush(self) -> None:
@@ -74,7 +124,24 @@ class WorkerEnd:
         if waiting:
             self._actor.add.remote(waiting)
 
-    @contextlib.contextmanager
+    def state(self, facts: Mapping[str, float]) -> None:
+        """Say something of this replica, in the place of what it said before."""
+        self._actor.state.remote(self._name, dict(facts))
+
+    async def begun(self, refs: pa.Table) -> int:
+        """How often at most one of the documents has been begun and never finished."""
+        times: int = await self._actor.begun.remote(refs["id"].to_pylist())
+        return times
+
+    async def begin(self, refs: pa.Table) -> None:
+        """Tell that documents are in work; when this returns it is known."""
+        await self._actor.begin.remote(refs["id"].to_pylist())
+
+    def finish(self, refs: pa.Table) -> None:
+        """Tell that documents are done, whatever became of them."""
+        self._actor.finish.remote(refs["id"].to_pylist())
+
+    @contextmanager
     def failures(self) -> Iterator[None]:
         """Tell the driver what goes wrong in the block, and let it go wrong."""
         import ray
@@ -92,15 +159,34 @@ class RelayedEnrich:
     """EnrichDocuments as Ray runs it."""
 
     def __init__(self, run: Run, end: WorkerEnd) -> None:
-        self._end = end
-        with end.failures():
-            self._step = EnrichDocuments(run, end)
+        self._end = WorkerEnd(end._actor)  # with a name of its own
+        with self._end.failures():
+            self._step = EnrichDocuments(run, self._end)
+        self._turns = Turns()
 
     async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
         with self._end.failures():
-            async for units in self._step(refs):
-                self._end.flush()
-                yield units
+            if await self._end.begun(refs) == 0:
+                async with self._turns.beside_others():
+                    yield await self._enriched(refs)
+                return
+            for row in range(refs.num_rows):  # a worker died of one of them: one by one, so that it is known which
+                async with self._turns.alone():
+                    yield await self._tried_again(refs.slice(row, 1))
+
+    async def _tried_again(self, ref: pa.Table) -> pa.Table:
+        if await self._end.begun(ref) < _TRIES:
+            return await self._enriched(ref)
+        self._end.finish(ref)
+        return self._step.given_up(ref, "kills_worker", f"its worker died {_TRIES} times while it had it")
+
+    async def _enriched(self, refs: pa.Table) -> pa.Table:
+        await self._end.begin(refs)
+        units = await self._step(refs)
+        self._end.finish(refs)
+        self._end.flush()
+        self._end.state(self._step.facts())
+        return units
 
 
 class RelayedStage:
@@ -123,6 +209,8 @@ class _Board:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
+        self._facts: dict[str, dict[str, float]] = {}
+        self._begun: dict[str, int] = {}
         self._failure: SituateError | None = None
 
     def add(self, counts: Mapping[str, int]) -> None:
@@ -132,8 +220,59 @@ class _Board:
     def counts(self) -> dict[str, int]:
         return dict(self._counts)
 
+    def state(self, name: str, facts: dict[str, float]) -> None:
+        self._facts[name] = facts
+
+    def facts(self) -> list[dict[str, float]]:
+        return list(self._facts.values())
+
+    def begun(self, ids: Sequence[str]) -> int:
+        return max(self._begun.get(document_id, 0) for document_id in ids)
+
+    def begin(self, ids: Sequence[str]) -> None:
+        for document_id in ids:
+            self._begun[document_id] = self._begun.get(document_id, 0) + 1
+
+    def finish(self, ids: Sequence[str]) -> None:
+        for document_id in ids:
+            self._begun.pop(document_id, None)
+
+    def in_work(self) -> list[str]:
+        return sorted(self._begun)
+
     def fail(self, error: SituateError) -> None:
         self._failure = self._failure or error
 
     def failure(self) -> SituateError | None:
         return self._failure
+
+
+class _End:
+    """Behind the last batch."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def _drain(batches: Iterable[T], into: "queue.Queue[T | _End]") -> None:
+    try:
+        for batch in batches:
+            into.put(batch)
+    except BaseException as error:  # noqa: BLE001  # raised in the other thread
+        into.put(_End(error))
+    else:
+        into.put(_End())
+
+
+class _StallClock:
+    """How long no count has moved, but for the loading of models."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._last: dict[str, int] = {}
+        self._since = time.monotonic()
+
+    def has_stalled(self, counts: Mapping[str, int]) -> bool:
+        if counts.get("loading") or dict(counts) != self._last:
+            self._last, self._since = dict(counts), time.monotonic()
+        return time.monotonic() - self._since > self._timeout_s

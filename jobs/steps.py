@@ -9,8 +9,10 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +21,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment import models
+from enrichment.admission import Admission
 from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
-from enrichment.engine import Engine, VllmEngine
+from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
 from enrichment.header import header
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
 from enrichment.records import Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
-from enrichment.strategies import Free, Situate, Strategy
+from enrichment.strategies import UNGROUNDED, Free, Situate, Strategy
+from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
+from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, staging, tables
 from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
 from indexing.segments import text_fields
 from indexing.storage import Storage, open_storage
 from jobs.config import Config
-from jobs.models import resolve_model
+from jobs.models import model_fingerprint, resolve_model
 from jobs.sources import SourceReader, source_name
 
 Report = Callable[[Mapping[str, int]], None]
@@ -71,34 +76,48 @@ class EnrichDocuments:
         self._model_tokenizer: Tokenizer | None = None
         self._prompt_fingerprint: str | None = None
         self._model_fingerprint: str | None = None
-        self.engine: Engine | None = None
+        self._engine: RestartableEngine | None = None
+        self._admission: Admission | None = None
+        self._documents = 0
+        report({"loading": 1})
         self._strategy: Strategy = self._situate() if config.context.strategy == "situate" else Free()
-        report({"workers": 1})
+        self._ready_at = self._last_at = time.time()
+        report({"loading": -1, "workers": 1})
 
     def _situate(self) -> Strategy:
-        options = self._run.config.model
+        config = self._run.config
+        options = config.model
         assert options is not None
+        self._model_fingerprint = model_fingerprint(options)
+        self._prompt_fingerprint = fingerprint(config.context.prompt)
         if options.name == models.FAKE:
-            self._model_fingerprint, chat = models.FAKE, PLAIN_CHAT
-            self._model_tokenizer = FakeTokenizer()
-            self.engine = FakeEngine(options.max_model_len, options.block_tokens)
+            self._model_tokenizer, chat = FakeTokenizer(), PLAIN_CHAT
         else:
             directory = resolve_model(options)
-            self._model_fingerprint = models.fingerprint(directory, options.name, options.revision)
             self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
-            self.engine = VllmEngine(directory, options)
-        prompts = Prompts(self._model_tokenizer, chat, self._run.config.context.prompt)
-        self._prompt_fingerprint = fingerprint(self._run.config.context.prompt)
-        return Situate(
-            self.engine,
-            prompts,
-            self._run.config.context,
+        self._engine = RestartableEngine(partial(start_engine, options))
+        strategy = Situate(
+            self._engine,
+            Prompts(self._model_tokenizer, chat, config.context.prompt),
+            config.context,
             options.max_model_len,
             options.block_tokens,
             self._model_fingerprint,
             ledger.read_contexts(self._storage),
             self._done,
         )
+        self._admission = strategy.admission
+        return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
+
+    def facts(self) -> dict[str, float]:
+        """Of this replica: documents done, seconds with a request in work, times of the model's load and of the last answer."""
+        return {
+            "documents": self._documents,
+            "busy_s": self._admission.busy_s if self._admission else 0.0,
+            "ready_at": self._ready_at,
+            "last_at": self._last_at,
+            "preemptions": self._engine.preemptions if self._engine else 0,
+        }
 
     def _done(self, document: Document, context: Context) -> None:
         """Called in the event loop for every context that the model writes."""
@@ -106,25 +125,34 @@ class EnrichDocuments:
         if self._ledger.add(ledger.Paid(document.id, context)):
             asyncio.get_running_loop().run_in_executor(None, self._ledger.flush)
 
-    async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
+    async def __call__(self, refs: pa.Table) -> pa.Table:
         enriched = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
         await asyncio.to_thread(self._ledger.flush)  # what leaves here is paid for, durably
-        yield staging.units(enriched)
+        self._documents += refs.num_rows
+        self._last_at = time.time()
+        return staging.units(enriched)
+
+    def given_up(self, refs: pa.Table, reason: str, message: str) -> pa.Table:
+        """The units of documents that are not to be tried again."""
+        return staging.units([self._quarantined(ref, DocumentError(reason, message)) for ref in refs.to_pylist()])
+
+    def _quarantined(self, ref: Mapping[str, Any], error: DocumentError) -> Enriched:
+        self._report({"quarantined": 1})
+        empty = Document(DocumentId(ref["id"]), "")
+        source = source_name(ref["file"], ref["number"])
+        return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}")
 
     async def _enrich(self, ref: dict[str, Any]) -> Enriched:
-        source = source_name(ref["file"], ref["number"])
         try:
             # Reading, splitting and tokenising run beside the event loop, which feeds the engine.
-            prepared = await asyncio.to_thread(self._prepare, ref)
+            loaded, sha256, chunks, encoding = await asyncio.to_thread(self._prepare, ref)
+            self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
+            source = source_name(ref["file"], ref["number"])
+            if not chunks:
+                return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
+            outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         except DocumentError as error:
-            empty = Document(DocumentId(ref["id"]), "")
-            self._report({"quarantined": 1})
-            return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}")
-        loaded, sha256, chunks, encoding = prepared
-        self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
-        if not chunks:
-            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
-        outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
+            return self._quarantined(ref, error)
         config = self._run.config
         return Enriched(
             document=loaded.document,
@@ -161,6 +189,13 @@ class EnrichDocuments:
             given,
         )
         return loaded, sha256, tuple(chunks), model_tokens
+
+
+def start_engine(options: ModelOptions) -> Engine:
+    """Load the configured model."""
+    if options.name == models.FAKE:
+        return FakeEngine(options.max_model_len, options.block_tokens)
+    return VllmEngine(resolve_model(options), options)
 
 
 class StageVectors:
@@ -230,6 +265,11 @@ def summaries(units: pa.Table, part: str) -> pa.Table:
     counted = [[sum(row["status"] == status for row in rows) for status in STATUSES] for rows in rows_of_documents]
     for position, status in enumerate(STATUSES):
         columns[f"chunks_{status}"] = pa.array([counts[position] for counts in counted], pa.int32())
+    ungrounded = [
+        sum(row["status"] == "ok" and (row["reason"] or "").startswith(UNGROUNDED) for row in rows)
+        for rows in rows_of_documents
+    ]
+    columns["ungrounded"] = pa.array(ungrounded, pa.int32())
     reasons = [[row["reason"] for row in rows if row["status"] in ("fallback", "failed")] for rows in rows_of_documents]
     columns["reasons"] = pa.array(reasons, pa.list_(pa.string()))
     return pa.table(columns)

@@ -87,10 +87,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 def _run_steps(run: Run, refs: pa.Table) -> pa.Table:
-    async def enriched() -> list[pa.Table]:
-        return [units async for units in EnrichDocuments(run, lambda counted: None)(refs)]
-
-    return StageVectors(run, lambda counted: None)(pa.concat_tables(asyncio.run(enriched())))
+    units = asyncio.run(EnrichDocuments(run, lambda counted: None)(refs))
+    return StageVectors(run, lambda counted: None)(units)
 
 
 @pytest.fixture(scope="session")

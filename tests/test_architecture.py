@@ -19,7 +19,7 @@ DOORS = {
     "ray": {"jobs/flow.py", "jobs/relay.py", "jobs/submit.py"},
     "sentence_transformers": {"enrichment/embed.py"},
     "sentencex": {"enrichment/sentences.py"},
-    "vllm": {"enrichment/engine.py"},
+    "vllm": {"enrichment/vllm_engine.py"},
 }
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 

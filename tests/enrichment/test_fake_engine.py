@@ -7,8 +7,9 @@ import pytest
 
 from enrichment.engine import Completion, PromptRefusedError, Sampling
 from enrichment.fake_engine import FakeEngine
-from enrichment.guards import judge
-from enrichment.prompts import ANSWER_PREFIX
+from enrichment.guards import Judge
+from enrichment.prompts import ANSWER_PREFIX, OWN_WORDS
+from enrichment.records import Document, DocumentId
 
 SAMPLING = Sampling(max_tokens=96)
 
@@ -29,8 +30,9 @@ def test_an_answer_depends_on_the_prompt_alone() -> None:
 
 
 def test_every_answer_passes_the_guards() -> None:
+    judge = Judge(Document(DocumentId("d"), "A document."), OWN_WORDS, ANSWER_PREFIX)
     for answer in ask(FakeEngine(), *(range(n, 2 * n) for n in range(1, 300))):
-        assert judge(answer.text, ANSWER_PREFIX, "A document.") == (ANSWER_PREFIX + answer.text, None)
+        assert judge(answer.text)[:2] == (ANSWER_PREFIX + answer.text, None)
         assert answer.finish_reason == "stop" and answer.output_tokens > 0
 
 

@@ -1,8 +1,13 @@
 """Guards: what of a model's output becomes a context, and why the rest does not. Nearly wrong outputs must pass."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from enrichment.guards import judge
+from enrichment.guards import MAX_SENTENCES, Judge, Judgement
+from enrichment.prompts import OWN_WORDS
+from enrichment.records import Document, DocumentId
+from enrichment.sentences import enough
 
 LEAD = "This passage"
 DOCUMENT = (
@@ -12,8 +17,12 @@ DOCUMENT = (
 GOOD = " sets the refund window of the Tarn chiller."
 
 
+def judge(output: str, text: str = DOCUMENT) -> Judgement:
+    return Judge(Document(DocumentId("d"), text), OWN_WORDS, LEAD)(output)
+
+
 def reason(output: str, document: str = DOCUMENT) -> str | None:
-    judgement = judge(output, LEAD, document)
+    judgement = judge(output, document)
     assert (judgement.text is None) != (judgement.reason is None)
     return judgement.reason
 
@@ -58,8 +67,18 @@ def reason(output: str, document: str = DOCUMENT) -> str | None:
         (" sets <script>alert(1)</script> the window.", "markup"),
         (" sets the <em>window</em>.", "markup"),
         (" sets the window<br/>for refunds.", "markup"),
-        (" <think> about refunds.", "markup"),
-        (" </think> sets the window.", "markup"),
+        (" <think> about refunds.", "reasoning"),
+        (" </think> sets the window.", "reasoning"),
+        (" is about refunds.\n\n<thinking>So what is asked?", "reasoning"),
+        (" is A. It names B. It ends with C.\n</think>\n\nThis passage is D.", "reasoning"),
+        ("<think>", "reasoning"),
+        (" is A <Reasoning effort='low'> or B.", "reasoning"),
+        (" is A.<reflection>Really?</reflection>", "reasoning"),
+        (" is A.\n<scratchpad>", "reasoning"),
+        ("[THINK]The user asks.[/THINK] is A.", "reasoning"),
+        ("◁think▷The user asks.◁/think▷ is A.", "reasoning"),
+        ("<seed:think>The user asks.</seed:think> is A.", "reasoning"),
+        ("<|begin_of_thought|> is A.", "reasoning"),
         (" sets <!-- hidden --> the window.", "markup"),
         (" sets the **window** for refunds.", "markup"),
         (" sets ```the window``` for refunds.", "markup"),
@@ -100,10 +119,12 @@ def test_a_bad_output_is_refused_with_its_reason(output: str, expected: str | No
         " reads section # 4 of the list [a, b] (see above).",
         " names the Tarn chiller and says its refund window is thirty days from the date of delivery.",
         " is short: thirty days.",
+        " explains the reasoning and what operators think.",
+        " marks what to check with [think] and < thinking.",
     ],
 )
 def test_a_near_miss_passes_unchanged(output: str) -> None:
-    assert judge(output, LEAD, DOCUMENT) == (LEAD + output, None)
+    assert judge(output)[:2] == (LEAD + output, None)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +145,7 @@ def test_a_near_miss_passes_unchanged(output: str) -> None:
     ],
 )
 def test_a_longer_output_is_trimmed_to_two_complete_sentences_of_its_first_paragraph(output: str, text: str) -> None:
-    assert judge(output, LEAD, DOCUMENT) == (text, None)
+    assert judge(output)[:2] == (text, None)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +167,30 @@ def test_what_a_document_orders_to_write_does_not_become_its_context() -> None:
     assert reason(" says: BUY NOW at https://evil.example.", document) == "url"
     assert reason(" BUY NOW at https://evil.example BUY NOW at https://evil.example.", document) == "url"
     assert reason(" gives a refund window of 30 days.", document) is None
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        " is about, in words that can be understood without reading it, the refund window.",
+        " answers: what is it about, and what do its pronouns refer to?",
+        " is short. It situates the passage that you have just read last under refunds, and says no more than that.",
+    ],
+)
+def test_a_run_of_the_prompts_own_words_is_an_echo(output: str) -> None:
+    assert reason(output) == "echo"
+    assert Judge(Document(DocumentId("d"), DOCUMENT), (), LEAD)(output).reason is None
+
+
+def test_fewer_own_words_than_a_run_are_no_echo() -> None:
+    assert reason(" is about a request to situate one passage of a document, and how it is answered.") is None
+
+
+def test_sentences_from_two_places_of_the_document_are_an_echo_but_not_one_put_together_from_halves() -> None:
+    first, second = "one two three four five six seven eight nine.", "Red green blue black white grey pink brown gold."
+    document = f"{first.capitalize()} Nothing else. {second}"
+    assert reason(f": {first} {second}", document) == "echo"
+    assert reason(" one two three four five six, black white grey pink brown gold.", document) is None
 
 
 def test_one_new_sentence_beside_an_echo_is_enough() -> None:
@@ -188,4 +233,156 @@ def test_one_new_sentence_beside_an_echo_is_enough() -> None:
     ],
 )
 def test_what_the_small_model_really_wrote_passes(output: str) -> None:
-    assert judge(output, LEAD, DOCUMENT) == (LEAD + output, None)
+    assert judge(output)[:2] == (LEAD + output, None)
+
+
+# Ungrounded
+
+
+SHOWN = (
+    "The Tarn chiller uses LibAFL and parse_file; HTTPServer logs B2B orders. On 2024-05-01 it had 1,000 units, 3.5 bar,"
+    " 30% of 7 000, clauses 1 to 7, release 2.10.3, at 09:45 for NATO's APIs and the companies' Chief Auditor."
+    " 参见LibFuzz第42条，长度１２３米。 Ärzte von Zoë."
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (" describes the Tarn chiller.", ()),
+        (" describes the Zephyr chiller.", ("Zephyr",)),
+        (" describes Zephyr and Zephyr and Boreas.", ("Boreas", "Zephyr")),
+        (" names it. Pumps are in it.", ()),  # a sentence's first word is no name
+        (" is short. Zephyr is in it.", ()),
+        (" is short. ZEPHYR is in it.", ("ZEPHYR",)),
+        (" is short. LibZephyr is in it.", ("LibZephyr",)),
+        (' asks: "Which pumps are meant?"', ()),
+        (' is the "Zephyr" part.', ("Zephyr",)),
+        (" names the TARN Chiller's and the auditor’s rule.", ()),
+        (" names Zephyr's and Boreas’ rule.", ("Boreas", "Zephyr")),
+        (" names Auditors, an API, NATO and Companies.", ()),
+        (" names the UN and the EU.", ("EU", "UN")),
+        (" names U.S. plan B and I.", ()),  # single letters are no names
+        (" names AFL, Lib, Parse, File, HTTP, Server and B2B.", ()),
+        (" names libAFL, ParseFile, HTTP_Server and TarnChiller.", ()),
+        (" names LibQEMU.", ("LibQEMU",)),
+        (" names Ärzte, ZOË and Zoe\u0308.", ()),
+        (" names Brennick Cold, dated May 2024.", ()),
+        (" names the passage, a Document and Situate.", ()),  # the lead's and the prompt's own words
+        (" cites clause 4.", ("4",)),  # the instructions' example
+        (" names lowercase inventions.", ()),
+        (" has 1,000 or 1000 or 1.000 units.", ()),
+        (" has 3.5 or 3,5 bar.", ()),
+        (" has 35 or 5.3 bar.", ("35", "5.3")),
+        (" has 10,000 units.", ("10,000",)),
+        (" is of 2024-05-01, or 1/5/2024, or 01.05.2024, or 1 May 2024.", ()),
+        (" is of 2024-06-01 or June.", ("2024-06-01", "June")),
+        (" cites clauses 1-7 and release 2.10.3 at 9:45.", ()),
+        (" cites clauses 1-8 and release 2.10.4 at 9:46.", ("1-8", "2.10.4", "9:46")),
+        (" is of the 18th, the 30th and 30%.", ("18",)),
+        (" 说明第42条和LibFuzz。", ()),
+        (" 说明第43条和LibFuss。", ("43", "LibFuss")),
+        (" 说明制冷机的保修期。", ()),
+        (" 说明长度123米、４２条和٤٢条。", ()),
+    ],
+)
+def test_names_and_numbers_that_the_model_was_not_shown_are_named(output: str, expected: tuple[str, ...]) -> None:
+    document = Document(DocumentId("d"), SHOWN, title="Brennick manual", date="Cold 2024", metadata={"by": "Zephyr 18"})
+    assert Judge(document, OWN_WORDS, LEAD)(output) == (LEAD + output, None, expected)
+
+
+def test_at_most_eight_ungrounded_strings_are_given_and_none_of_a_refused_output() -> None:
+    names = [f"Zephyr{letter}" for letter in "ABCDEFGHIJ"]
+    assert judge(" names " + ", ".join(reversed(names)) + ".").ungrounded == tuple(names[:8])
+    assert judge(" names <b>Zephyr</b>.") == (None, "markup", ())
+
+
+def test_an_empty_document_grounds_nothing() -> None:
+    assert judge(" names the Tarn and 7.", "").ungrounded == ("7", "Tarn")
+
+
+# A stream may be cut
+
+
+STREAM_PIECES = [
+    *(
+        "a",
+        "The",
+        "Tarn",
+        "Dr.",
+        "e.g.",
+        "U.S.",
+        "Army",
+        "No.",
+        "3",
+        "3.5",
+        "1.",
+        "www.a.b",
+        "...",
+        "说明",
+        "例外",
+        "s",
+        "May",
+    ),
+    *(
+        ". ",
+        ".",
+        "? ",
+        "!",
+        "。",
+        "，",
+        "\n",
+        "\r",
+        "\u2028",
+        '"',
+        "“",
+        "”",
+        "’",
+        "'",
+        "(",
+        ")",
+        "[",
+        "]",
+        "<",
+        ">",
+        "「",
+        "」",
+    ),
+]
+
+
+def cut(output: str) -> str:
+    """What is read of a stream that is cut as soon as the guards have enough."""
+    for end in range(len(output) + 1):
+        if enough(LEAD + output[:end], MAX_SENTENCES):
+            return output[:end]
+    return output
+
+
+@given(st.lists(st.sampled_from(STREAM_PIECES) | st.just(" "), max_size=40).map("".join) | st.text(max_size=60))
+@example(" is for e.g. the U.S. Army at 3.5 bar. It names Dr. Smith and the U.S. Navy. It ends here. Or not.")
+@example(" says (as of Jan. 3. It is old. So what) little. It is short. And more. And so on.")
+@example(' says "It is. So it. Is" here. It is short. And more.')
+@example(" says that ’it is. So it. Is’ here. It is short. And more.")
+@example(" 说明退款。它说“你好。再见。”然后走了。例外见附件和其他所有相关的文件以及更多的内容还有很多。")
+def test_a_stream_that_is_cut_when_it_is_enough_gives_the_same_context(output: str) -> None:
+    whole = judge(output)
+    if whole.reason != "reasoning":  # a tag behind the cut is never read
+        assert judge(cut(output)).text == whole.text
+
+
+@pytest.mark.parametrize(
+    ("output", "read"),
+    [
+        (" is A1. It names b2. And more of it.", " is A1. It names b2. And "),
+        (
+            " is for e.g. the U.S. Army at 3.5 bar. It is old. And more.",
+            " is for e.g. the U.S. Army at 3.5 bar. It is old. And ",
+        ),
+        (" has 3.5 (or so). It is old.\nAnd more.", " has 3.5 (or so). It is old.\n"),
+        (" has 3.5\nor so", " has 3.5\n"),
+        (" is old. It names", " is old. It names"),
+    ],
+)
+def test_a_stream_is_cut_soon(output: str, read: str) -> None:
+    assert cut(output) == read

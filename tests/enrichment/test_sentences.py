@@ -8,7 +8,7 @@ import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enrichment.sentences import sentences
+from enrichment.sentences import enough, sentences
 
 PIECES = [
     "a",
@@ -70,6 +70,40 @@ def test_pieces_that_the_library_changes_or_drops_lose_no_text(monkeypatch: pyte
     monkeypatch.setattr(sentencex, "segment", lambda language, text: ["One. ", "TWO. ", "Three. ", "our."])
     assert "".join(pieces(text)) == text
     assert pieces(text) == ["One. ", "Two. Three. ", "Four."]
+
+
+@pytest.mark.parametrize("space", ["\xa0", "\x85", "\u2028", "\u3000"])
+def test_wide_space_before_a_full_stop_is_no_panic_of_the_library(space: str) -> None:
+    assert pieces(f"He has plan B{space}. It is.") == [f"He has plan B{space}. ", "It is."]
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "expected"),
+    [
+        ("", 1, False),
+        ("\n \n", 1, False),
+        ("One\n", 2, True),
+        ("\n\nOne", 1, False),
+        ("One is. ", 1, False),
+        ("One is. Two", 1, False),  # the word may go on
+        ("One is. Two ", 1, True),
+        ("One is. Two ", 2, False),
+        ("One is. Two is. Three, ", 2, True),
+        ("It is the U.S. Army ", 1, False),
+        ("It is 3.5 bar ", 1, False),
+        ("It is “one. Two is. ", 1, False),
+        ("It is “one.” Two is ", 1, True),
+        ("It is (one. Two is. ", 1, False),
+        ("It is the operators’ one. Two is. ", 1, False),  # the library takes ’ for a quotation mark
+        ("It is the operators' one. Two is ", 1, True),
+        ("说明退款。例外", 1, False),
+        ("说明退款。例外见附件，", 1, True),
+    ],
+)
+def test_a_growing_text_is_enough_when_nothing_can_change_its_first_sentences(
+    text: str, count: int, expected: bool
+) -> None:
+    assert enough(text, count) is expected
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))

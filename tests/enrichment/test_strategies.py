@@ -1,14 +1,14 @@
 """Strategies: one context per chunk in chunk order, retried once, paid once, with exact accounts."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import pytest
 
 from enrichment import models
-from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
+from enrichment.engine import Capacity, Completion, Engine, PromptRefusedError, Sampling, gather_in_order, never
 from enrichment.errors import ConfigError, OperationError
 from enrichment.fake_engine import FakeEngine
 from enrichment.headings import headings
@@ -19,6 +19,7 @@ from enrichment.split import SplitOptions, split
 from enrichment.strategies import ContextOptions, Free, Outcome, Situate, Tokens
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 
+Enough = Callable[[str], bool]
 GOOD, BAD = " is about the warranty.", " never ends"
 
 
@@ -83,8 +84,10 @@ class Scripted:
     """The number of the prompt, in order of first calls, that gets `answers`; the others get a good one."""
     prompts: list[tuple[int, ...]] = field(default_factory=list)
     samplings: list[Sampling] = field(default_factory=list)
+    capacity: Capacity = Capacity(None, 64)
+    preemptions: int = 0
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, enough: Enough = never) -> Completion:
         ids = tuple(prompt)
         attempt = self.prompts.count(ids)
         self.prompts.append(ids)
@@ -103,6 +106,8 @@ class Scripted:
 class Backwards:
     """Waits until all prompts are there, then finishes them from the last to the first. Notes both orders."""
 
+    capacity, preemptions = Capacity(None, 64), 0
+
     def __init__(self, expected: int) -> None:
         self.started: list[tuple[int, ...]] = []
         self.finished: list[tuple[int, ...]] = []
@@ -110,7 +115,7 @@ class Backwards:
         self._all_there = asyncio.Event()
         self._fake = FakeEngine()
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, enough: Enough = never) -> Completion:
         ids, turn = tuple(prompt), len(self.started)
         self.started.append(ids)
         if len(self.started) == self._expected:
@@ -421,7 +426,7 @@ def test_accounts_are_exact_where_answers_are_retried_or_refused() -> None:
             super().__init__()
             self.seen: list[tuple[int, ...]] = []
 
-        async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        async def generate(self, prompt: Sequence[int], sampling: Sampling, enough: Enough = never) -> Completion:
             first = tuple(prompt) not in self.seen
             self.seen.append(tuple(prompt))
             if len(self.seen) == 3:

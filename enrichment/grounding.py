@@ -1,0 +1,123 @@
+"""Grounding: which names and numbers of a text stand in nothing that the model was shown.
+
+It sees form, not truth: a wrong sentence made of known names passes, and "30 days" is ungrounded where the document says
+"thirty". What follows from a find is up to the caller.
+
+Both sides are NFKC. A *number* is a run of digits, with single `. , : / -` inside. It is taken apart at `: / -`, and each
+piece must be known: as a number of its own, without leading zeros and thousands' marks and with a point for a decimal
+comma (1,000 = 1.000 = 1000, 3.5 = 3,5, but not 35), or as a digit group of any number (2024 of 2024-05-01, 18 of 18th).
+A piece with two or more points (01.05.2024, section 2.1.3) is also known if all its groups are.
+
+A *name* is a run of cased letters, digits and `_`, at least two long, with an upper-case letter. The first word of a sentence
+is one only if upper case stands behind its first letter (NATO, LibAFL): "Chillers" may be ordinary there. A name is known if
+the model was shown the word or all its parts, also as part of an identifier: `LibAFL` and `parse_file` have two parts each.
+Case, a possessive's 's and a plural's s do not count. An English month is known from its number, since a date like 2024-05-01
+is to be written out. Scripts without case have numbers only.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import regex
+
+from enrichment.hashes import HashSet, hashes_of
+from enrichment.sentences import sentences
+
+MAX_FOUND = 8
+"""More are not reported: a text with eight unknown names is as wrong as one with eighty."""
+
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_PIECES = re.compile(r"[:/-]")
+_GROUPS = re.compile(r"\d+")
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:(?:(,)\d{3})+(?:\.\d+)?|(?:(\.)\d{3})+(?:,\d+)?)")
+# An apostrophe parts words, and so a possessive's 's is never part of a name. Other letters (CJK) have no case.
+_WORD = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}\p{Lm}\p{N}_]+")
+_PARTS = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|\p{N}+")
+_QUOTED_SENTENCE = re.compile(r"[:,]\s?[\"“„«]$")  # `It asks: "How long ...`
+_MONTHS = (  # as `_key` gives them
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+
+
+class Grounding:
+    """The words and numbers that the model was shown; read once, when the first name or number is asked for."""
+
+    def __init__(self, shown: Sequence[str]) -> None:
+        self._shown = shown
+
+    @cached_property
+    def _known(self) -> HashSet:
+        return HashSet(hashes_of(entry for text in self._shown for entry in _entries(_normal(text))))
+
+    def ungrounded(self, text: str) -> tuple[str, ...]:
+        """The names and numbers that were not shown: sorted, unique, at most `MAX_FOUND`."""
+        text = _normal(text)
+        found = {name for name in _names(text) if not self._knows_name(name)}
+        found.update(number for number in _NUMBER.findall(text) if not self._knows_number(number))
+        return tuple(sorted(found)[:MAX_FOUND])
+
+    def _knows_name(self, name: str) -> bool:
+        key = _key(name)
+        if self._knows([key]) or (key in _MONTHS and self._knows([str(_MONTHS.index(key) + 1)])):
+            return True
+        parts = _PARTS.findall(name)
+        return len(parts) > 1 and self._knows(map(_key, parts))
+
+    def _knows_number(self, number: str) -> bool:
+        for piece in map(_decimal, _PIECES.split(number)):
+            if not self._knows([piece]) and not (piece.count(".") > 1 and self._knows(_groups(piece))):
+                return False
+        return True
+
+    def _knows(self, entries: Iterable[str]) -> bool:
+        return bool(self._known.has(hashes_of(entries)).all())
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+def _names(text: str) -> Iterator[str]:
+    first_words = (_WORD.search(text, span.start, span.end) for span in sentences(text))
+    starts = {match.start() for match in first_words if match}
+    for match in _WORD.finditer(text):
+        word, start = match[0], match.start()
+        begins = start in starts or _QUOTED_SENTENCE.search(text[max(0, start - 3) : start])
+        if len(word) > 1 and any(char.isupper() for char in (word[1:] if begins else word)):
+            yield word
+
+
+def _entries(text: str) -> Iterator[str]:
+    """All that makes a name or a number known: words, parts of identifiers, numbers, digit groups."""
+    for match in _WORD.finditer(text):
+        word = match[0]
+        yield _key(word)
+        if not (word.isalpha() and (word.islower() or word.istitle())):
+            yield from map(_key, _PARTS.findall(word))
+    for found in _NUMBER.finditer(text):
+        yield from map(_decimal, _PIECES.split(found[0]))
+        yield from _groups(found[0])
+
+
+def _key(word: str) -> str:
+    """What a word is compared by. The plural's s comes off on both sides, so it need not really be one."""
+    word = word.casefold()
+    if word.isdecimal():
+        return _decimal(word)
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
+
+
+def _groups(number: str) -> list[str]:
+    return [_decimal(group) for group in _GROUPS.findall(number)]
+
+
+def _decimal(piece: str) -> str:
+    """Digits with points, in ASCII, without thousands' marks and leading zeros."""
+    if not piece.isascii():
+        piece = "".join(str(unicodedata.decimal(char, char)) for char in piece)
+    if match := _THOUSANDS.fullmatch(piece):
+        piece = piece.replace(match[1] or match[2], "")
+    return piece.replace(",", ".").lstrip("0") or "0"

@@ -1,0 +1,63 @@
+"""Reaper: an engine's processes end with the process that started them, however it ends."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from enrichment.reaper import Reaper
+
+STARTS_AND_WAITS = """
+import subprocess, time
+from enrichment.reaper import Reaper
+reaper = Reaper()
+with reaper.started():
+    child = subprocess.Popen(["sleep", "600"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_children_of_a_killed_process_are_killed(how: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", STARTS_AND_WAITS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    parent.send_signal(how)
+    parent.wait(10)
+    assert gone(pid)
+
+
+def test_closing_kills_what_was_started_inside_and_nothing_else() -> None:
+    before = subprocess.Popen(["sleep", "600"])
+    reaper = Reaper()
+    with reaper.started():
+        inside = subprocess.Popen(["sleep", "600"])
+    assert reaper.pids == (inside.pid,)
+    reaper.close()
+    assert inside.wait(10) == -signal.SIGKILL and before.poll() is None
+    reaper.close()  # a second time does nothing
+    before.kill()
+    before.wait(10)
+
+
+def test_a_start_that_fails_leaves_no_process() -> None:
+    reaper = Reaper()
+    with pytest.raises(RuntimeError), reaper.started():
+        child = subprocess.Popen(["sleep", "600"])
+        raise RuntimeError("the model does not load")
+    reaper.close()
+    assert child.wait(10) == -signal.SIGKILL
