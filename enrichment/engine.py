@@ -1,8 +1,8 @@
 """The language model: prompts as token ids in, completions out, in whatever order they finish.
 
-`Engine` is the Protocol that the vLLM engine here and `fake_engine.FakeEngine` honour. Requests are queued in the order of
-the calls; the caller makes a document's calls back to back, so that its prefix is computed once. This is the only file
-that knows vLLM.
+`Engine` is the Protocol that the vLLM engine here, `endpoint.EndpointEngine` and `fake_engine.FakeEngine` honour. Requests are
+queued in the order of the calls; the caller makes a document's calls back to back, so that its prefix is computed once. This
+is the only file that knows vLLM.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from enrichment.errors import ConfigError, OperationError
+from enrichment.models import FAKE
 
 T = TypeVar("T")
 
@@ -21,17 +23,25 @@ T = TypeVar("T")
 # per chunk. 32 is the smallest that the CPU attention kernels take.
 CPU_BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 16
+MAX_CONCURRENCY = 1000  # connections that the client of a server keeps at once
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """The `model` section of the configuration."""
+    """The `model` section of the configuration.
+
+    With `endpoint`, the base URL of a server, `name` gives the tokenizer and the chat template; `served_name` is what the
+    server calls the model; each replica has `concurrency` requests with it at once.
+    """
 
     name: str
     revision: str | None = None
     replicas: int = 1
     gpus_per_replica: int = 0
     max_model_len: int = 8192
+    endpoint: str | None = None
+    served_name: str | None = None
+    concurrency: int = 32
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -40,6 +50,14 @@ class ModelOptions:
             raise ConfigError(f"model.gpus_per_replica is {self.gpus_per_replica}; it must be 0 or more")
         if self.max_model_len < 512:
             raise ConfigError(f"model.max_model_len is {self.max_model_len}; it must be at least 512 tokens")
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigError(f"model.concurrency is {self.concurrency}; it must be from 1 to {MAX_CONCURRENCY}")
+        if self.endpoint is not None:
+            _check_endpoint(self.endpoint)
+            if self.gpus_per_replica:
+                raise ConfigError("model.gpus_per_replica is for a model of our own; with model.endpoint it must be 0")
+            if self.name == FAKE:
+                raise ConfigError(f"model.name is {FAKE}, which no server has; with model.endpoint name its tokenizer")
 
     @property
     def block_tokens(self) -> int:
@@ -155,6 +173,22 @@ def engine_arguments(directory: Path, options: ModelOptions) -> dict[str, Any]:
         "disable_log_stats": True,
         "seed": 0,
     }
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raise ConfigError unless it is a plain URL; its credentials would end up in manifests, so it must have none."""
+    try:
+        parts = urlsplit(endpoint)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError("model.endpoint is not a URL; write http://host:8000/v1") from None
+    if "@" in endpoint or parts.query or parts.fragment:
+        raise ConfigError(
+            "model.endpoint holds more than an address, which would be published in manifests;"
+            " write http://host:8000/v1 and put the key into the environment variable SITUATE_API_KEY"
+        )
+    if not valid:
+        raise ConfigError(f"model.endpoint is {endpoint}, which is no http or https URL; write http://host:8000/v1")
 
 
 def _set_environment(options: ModelOptions) -> None:

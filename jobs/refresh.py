@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from enrichment import models, prompts
+from enrichment import endpoint, models, prompts
 from enrichment.embed import open_embedder
 from enrichment.errors import ConfigError
 from indexing import layout, manifest
@@ -105,11 +105,16 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
     fingerprints = {"content": config.content_fingerprint(), "embedding": embedder.fingerprint}
     if config.context.strategy == "situate" and config.model is not None:
         directory = resolve_model(config.model)
-        models.check_length(directory, config.model.name, config.model.max_model_len)
         name, revision = config.model.name, config.model.revision
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
-        fake = name == models.FAKE
-        fingerprints["model"] = models.FAKE if fake else models.fingerprint(directory, name, revision)
+        served = endpoint.check(config.model) if config.model.endpoint else None
+        if served is None or served.max_model_len is None:
+            models.check_length(directory, name, config.model.max_model_len)
+        if served is not None:
+            fingerprints["model"] = endpoint.fingerprint(served, revision)
+        else:
+            fake = name == models.FAKE
+            fingerprints["model"] = models.FAKE if fake else models.fingerprint(directory, name, revision)
     return embedder.dimension, fingerprints
 
 

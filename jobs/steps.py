@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from enrichment import models
+from enrichment import endpoint, models
 from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
 from enrichment.engine import Engine, VllmEngine
 from enrichment.errors import DocumentError
@@ -84,9 +84,13 @@ class EnrichDocuments:
             self.engine = FakeEngine(options.max_model_len, options.block_tokens)
         else:
             directory = resolve_model(options)
-            self._model_fingerprint = models.fingerprint(directory, options.name, options.revision)
             self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
-            self.engine = VllmEngine(directory, options)
+            if options.endpoint:
+                self.engine = server = endpoint.EndpointEngine(options)
+                self._model_fingerprint = endpoint.fingerprint(server.served, options.revision)
+            else:
+                self._model_fingerprint = models.fingerprint(directory, options.name, options.revision)
+                self.engine = VllmEngine(directory, options)
         prompts = Prompts(self._model_tokenizer, chat, self._run.config.context.prompt)
         self._prompt_fingerprint = fingerprint(self._run.config.context.prompt)
         return Situate(
