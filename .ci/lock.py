@@ -20,7 +20,7 @@ BUILD = ["setuptools>=77", "wheel"]
 def main(torch: str, torch_index: str) -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    own = [item for item in extras["cpu"] if not item.startswith("situate[")]
+    own = [item for item in [*extras["endpoint"], *extras["cpu"]] if not item.startswith("situate[")]
     wanted = [*project["dependencies"], *extras["ray"], *extras["models"], *own, *extras["dev"], *BUILD, torch]
     found = resolve([*wanted, "--retries", "0", "--extra-index-url", torch_index]) + resolve(["--no-deps", *ALONE])
     lines = []

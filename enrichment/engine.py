@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from enrichment.errors import ConfigError
+from enrichment.models import FAKE
 
 T = TypeVar("T")
 
@@ -50,11 +52,16 @@ _SPEED_ONLY = frozenset(
         "disable_custom_all_reduce",
     ]
 )
+MAX_CONCURRENCY = 1000  # connections that the client of a server keeps at once
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """The `model` section of the configuration."""
+    """The `model` section of the configuration.
+
+    With `endpoint`, the base URL of a server, `name` gives the tokenizer and the chat template; `served_name` is what the
+    server calls the model; each replica has `concurrency` requests with it at once.
+    """
 
     name: str
     revision: str | None = None
@@ -63,6 +70,9 @@ class ModelOptions:
     max_model_len: int = 8192
     engine: Mapping[str, Any] = field(default_factory=dict)
     """vLLM engine arguments that replace ours."""
+    endpoint: str | None = None
+    served_name: str | None = None
+    concurrency: int = 32
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -75,6 +85,14 @@ class ModelOptions:
             raise ConfigError(f"model.engine.{name} cannot be set; {_NOT_OVERRIDABLE[name]}")
         if not isinstance(self.block_tokens, int) or self.block_tokens < 1:
             raise ConfigError(f"model.engine.block_size is {self.block_tokens!r}; it must be a number of tokens")
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigError(f"model.concurrency is {self.concurrency}; it must be from 1 to {MAX_CONCURRENCY}")
+        if self.endpoint is not None:
+            _check_endpoint(self.endpoint)
+            if self.gpus_per_replica:
+                raise ConfigError("model.gpus_per_replica is for a model of our own; with model.endpoint it must be 0")
+            if self.name == FAKE:
+                raise ConfigError(f"model.name is {FAKE}, which no server has; with model.endpoint name its tokenizer")
 
     @property
     def block_tokens(self) -> int:
@@ -154,6 +172,22 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the model and end its processes, also after the engine died."""
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raise ConfigError unless it is a plain URL; its credentials would end up in manifests, so it must have none."""
+    try:
+        parts = urlsplit(endpoint)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError("model.endpoint is not a URL; write http://host:8000/v1") from None
+    if "@" in endpoint or parts.query or parts.fragment:
+        raise ConfigError(
+            "model.endpoint holds more than an address, which would be published in manifests;"
+            " write http://host:8000/v1 and put the key into the environment variable SITUATE_API_KEY"
+        )
+    if not valid:
+        raise ConfigError(f"model.endpoint is {endpoint}, which is no http or https URL; write http://host:8000/v1")
 
 
 async def gather_in_order(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

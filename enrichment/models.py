@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from enrichment.errors import ConfigError
@@ -19,6 +19,8 @@ from enrichment.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 FAKE = "fake"
+TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+_MODEL_FILES = (*TOKENIZER_FILES, "*.safetensors", "1_Pooling/*")
 _SMALL_BYTES = 16 << 20  # files up to this size are hashed whole
 _SAMPLES, _SAMPLE_BYTES = (
     64,
@@ -42,8 +44,11 @@ def is_built_in(name: str) -> bool:
     return name == FAKE or name in _BUILT_IN
 
 
-def resolve(name: str, revision: str | None = None) -> Path:
-    """The local directory of a model. Raises ConfigError, naming the model and what to do, if it cannot be had."""
+def resolve(name: str, revision: str | None = None, tokenizer_only: bool = False) -> Path:
+    """The local directory of a model. Raises ConfigError, naming the model and what to do, if it cannot be had.
+
+    `tokenizer_only` leaves the weights in the hub.
+    """
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
     if name and Path(name).is_dir():
@@ -53,7 +58,7 @@ def resolve(name: str, revision: str | None = None) -> Path:
             f"the model {name} is neither a directory, a built-in name ({', '.join(sorted(_BUILT_IN))}), nor a"
             " Hugging Face id of the form owner/name"
         )
-    return _from_hub(name, revision)
+    return _from_hub(name, revision, TOKENIZER_FILES if tokenizer_only else _MODEL_FILES)
 
 
 def check_length(directory: Path, name: str, max_model_len: int) -> None:
@@ -89,13 +94,12 @@ def _content(path: Path) -> str:
     return total.hexdigest()
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
+def _from_hub(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "*.jinja", "1_Pooling/*"]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
             f"the model {name} could not be fetched from the hub ({type(error).__name__});"

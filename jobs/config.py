@@ -89,7 +89,8 @@ class Config:
         for section in ("corpus", "limits"):
             settings.pop(section)
         settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
-        for key in ("replicas", "gpus_per_replica"):
+        # What a server offers is in the model's fingerprint; where it is, and how it is used, changes no answer.
+        for key in ("replicas", "gpus_per_replica", "endpoint", "served_name", "concurrency"):
             (settings["model"] or {}).pop(key, None)
         if self.model is not None:
             settings["model"]["engine"] = self.model.outputs_depend_on

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from enrichment import endpoint
 from enrichment.embed import EmbeddingOptions
 from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError, OperationError
@@ -19,7 +20,8 @@ from jobs.sources import list_files
 
 _PACKAGES = {
     "ray": "pip install 'situate[cpu]' (or [gpu])",
-    "vllm": "pip install 'situate[cpu]' (or [gpu])",
+    "vllm": "pip install 'situate[cpu]' (or [gpu]), or set model.endpoint",
+    "openai": "pip install 'situate[endpoint]'",
     "faiss": "pip install faiss-cpu",
     "pyserini": "pip install pyserini",
 }
@@ -37,7 +39,9 @@ class Check(NamedTuple):
 
 def examine(config: Config | None) -> dict[str, Any]:
     """All checks, in order; `ok` is whether every one passed."""
-    checks = [check for look in (_packages, _java, _memory, _port) for check in look()]
+    server = config.model.endpoint if config is not None and config.model is not None else None
+    looks = (functools.partial(_packages, server), _java, _memory, _port)
+    checks = [check for look in looks for check in look()]
     if config is not None:
         checks += [_try("documents", functools.partial(_sources, config))]
         checks += _models(config)
@@ -45,8 +49,11 @@ def examine(config: Config | None) -> dict[str, Any]:
     return {"ok": all(check.ok for check in checks), "checks": [check._asdict() for check in checks]}
 
 
-def _packages() -> Iterator[Check]:
+def _packages(server: str | None) -> Iterator[Check]:
+    unused = "vllm" if server else "openai"
     for name, remedy in _PACKAGES.items():
+        if name == unused:
+            continue
         found = importlib.util.find_spec(name) is not None
         yield Check(name, found, "installed" if found else remedy)
 
@@ -80,6 +87,8 @@ def _models(config: Config) -> Iterator[Check]:
         wanted.append(("language model", config.model))
     for name, options in wanted:
         yield _try(name, functools.partial(_locate, options))
+        if isinstance(options, ModelOptions) and options.endpoint:
+            yield _try("model server", functools.partial(_serve, options))
 
 
 def _sources(config: Config) -> str:
@@ -89,6 +98,12 @@ def _sources(config: Config) -> str:
 
 def _locate(options: EmbeddingOptions | ModelOptions) -> str:
     return f"{options.name} at {resolve_model(options)}"
+
+
+def _serve(options: ModelOptions) -> str:
+    served = endpoint.check(options)
+    length = f", up to {served.max_model_len} tokens" if served.max_model_len else ""
+    return f"{options.endpoint} serves {served.id}{length}"
 
 
 def _store(config: Config) -> Iterator[Check]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from enrichment import models, prompts
+from enrichment import prompts
 from enrichment.embed import open_embedder
 from enrichment.errors import ConfigError
 from indexing import layout, manifest
@@ -21,7 +21,7 @@ from indexing.storage import Storage, open_storage
 from jobs import counts, difference, flow, sources
 from jobs.config import Config
 from jobs.difference import Changes
-from jobs.models import model_fingerprint, resolve_model
+from jobs.models import checked_model, resolve_model
 from jobs.progress import Progress
 from jobs.spans import read_spans
 from jobs.steps import Run
@@ -68,7 +68,7 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         changes = difference.compare(storage, previous, refs, fingerprints)
         if previous and not changes.any:
             return unchanged(previous, changes, progress)
-        run = Run(new_run_id(), config, listing.root, spans)
+        run = Run(new_run_id(), config, listing.root, spans, fingerprints.get("model"))
         with progress.recording(storage, run.id):
             with progress.stage("enrich", refs.num_rows, sum(refs["num_bytes"].to_pylist())):
                 enrichment = flow.enrich_and_stage(run, refs, progress.counts)
@@ -110,10 +110,8 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
     embedder = open_embedder(config.embedding, resolve_model(config.embedding))
     fingerprints = {"content": config.content_fingerprint(), "embedding": embedder.fingerprint}
     if config.context.strategy == "situate" and config.model is not None:
-        directory = resolve_model(config.model)
-        models.check_length(directory, config.model.name, config.model.max_model_len)
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
-        fingerprints["model"] = model_fingerprint(config.model)
+        fingerprints["model"] = checked_model(config.model)
     return embedder.dimension, fingerprints
 
 

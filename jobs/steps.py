@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from enrichment import models
 from enrichment.admission import Admission
 from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
+from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
@@ -39,7 +40,7 @@ from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
 from indexing.segments import text_fields
 from indexing.storage import Storage, open_storage
 from jobs.config import Config
-from jobs.models import model_fingerprint, resolve_model
+from jobs.models import resolve_model
 from jobs.sources import SourceReader, source_name
 
 Report = Callable[[Mapping[str, int]], None]
@@ -54,6 +55,7 @@ class Run:
     config: Config
     root: str
     spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
+    model_fingerprint: str | None = None
     directory: str = field(default_factory=os.getcwd)
 
     def enter(self) -> None:
@@ -75,7 +77,6 @@ class EnrichDocuments:
         self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
         self._model_tokenizer: Tokenizer | None = None
         self._prompt_fingerprint: str | None = None
-        self._model_fingerprint: str | None = None
         self._engine: RestartableEngine | None = None
         self._admission: Admission | None = None
         self._documents = 0
@@ -88,7 +89,6 @@ class EnrichDocuments:
         config = self._run.config
         options = config.model
         assert options is not None
-        self._model_fingerprint = model_fingerprint(options)
         self._prompt_fingerprint = fingerprint(config.context.prompt)
         if options.name == models.FAKE:
             self._model_tokenizer, chat = FakeTokenizer(), PLAIN_CHAT
@@ -102,7 +102,7 @@ class EnrichDocuments:
             config.context,
             options.max_model_len,
             options.block_tokens,
-            self._model_fingerprint,
+            self._run.model_fingerprint or options.name,
             ledger.read_contexts(self._storage),
             self._done,
         )
@@ -164,7 +164,7 @@ class EnrichDocuments:
             contexts=outcome.contexts,
             strategy=config.context.strategy,
             prompt_fingerprint=self._prompt_fingerprint,
-            model_fingerprint=self._model_fingerprint,
+            model_fingerprint=self._run.model_fingerprint,
             generated=sum(outcome.generated),
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
@@ -195,7 +195,7 @@ def start_engine(options: ModelOptions) -> Engine:
     """Load the configured model."""
     if options.name == models.FAKE:
         return FakeEngine(options.max_model_len, options.block_tokens)
-    return VllmEngine(resolve_model(options), options)
+    return EndpointEngine(options) if options.endpoint else VllmEngine(resolve_model(options), options)
 
 
 class StageVectors:

@@ -78,7 +78,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         listing = sources.list_files(parsed.documents)
         scanned = [sources.scan_file(listing.root, file, parsed.documents.max_bytes) for file in listing.files]
         refs = sources.resolve(pa.concat_tables(scanned))
-        run = Run(f"run-{next(numbers)}", parsed, listing.root)
+        fingerprint = refresh.check_models(parsed)[1].get("model")
+        run = Run(f"run-{next(numbers)}", parsed, listing.root, model_fingerprint=fingerprint)
         half = -(-refs.num_rows // 2)
         summaries = [_run_steps(run, refs.slice(start, half)) for start in range(0, refs.num_rows, half)]
         return Staged(DirectoryStorage(Path(parsed.corpus)), run, refs, pa.concat_tables(summaries))

@@ -97,3 +97,31 @@ def test_a_model_that_no_strategy_uses_changes_nothing() -> None:
     header = GOOD | {"context": {"strategy": "header"}}
     other = header | {"model": {"name": "other/model"}}
     assert config.parse(header).content_fingerprint() == config.parse(other).content_fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"endpoint": "localhost:8000/v1"}, "model.endpoint is localhost:8000/v1, which is no http or https URL"),
+        ({"endpoint": "http:///v1"}, "no http or https URL"),
+        ({"endpoint": "http://host:eight/v1"}, "model.endpoint is not a URL"),
+        ({"endpoint": "http://me:geheim@host/v1"}, "the environment variable SITUATE_API_KEY"),
+        ({"endpoint": "me:geheim@host/v1"}, "the environment variable SITUATE_API_KEY"),
+        ({"endpoint": "http://host/v1?api-key=geheim"}, "the environment variable SITUATE_API_KEY"),
+        ({"endpoint": "http://host/v1", "gpus_per_replica": 1}, "model.gpus_per_replica"),
+        ({"endpoint": "http://host/v1", "name": "fake"}, "model.name is fake"),
+        ({"concurrency": 0}, "model.concurrency is 0"),
+        ({"concurrency": 1001}, "model.concurrency is 1001"),
+    ],
+)
+def test_a_wrong_model_server_is_named_without_its_password(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(GOOD | {"model": {"name": "owner/model"} | change})
+    assert words in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+def test_where_a_model_is_served_changes_no_fingerprint() -> None:
+    own = config.parse(GOOD | {"model": {"name": "m"}}).content_fingerprint()
+    server = {"name": "m", "endpoint": "https://[::1]:8000/v1", "served_name": "n", "concurrency": 2}
+    assert config.parse(GOOD | {"model": server}).content_fingerprint() == own
