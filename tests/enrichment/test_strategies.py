@@ -1,8 +1,10 @@
 """Strategies: one context per chunk in chunk order, retried once, paid once, with exact accounts."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +18,7 @@ from enrichment.prompts import PLAIN_CHAT, PromptKind, Prompts, chat_template
 from enrichment.records import Chunk, Context, Document, DocumentId, Span, Status
 from enrichment.scopes import scopes
 from enrichment.split import SplitOptions, split
-from enrichment.strategies import ContextOptions, Free, Outcome, Situate, Tokens
+from enrichment.strategies import ContextOptions, Free, Outcome, Situate, Tokens, Ungrounded
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 
 Enough = Callable[[str], bool]
@@ -462,3 +464,100 @@ def test_the_scope_of_a_context_is_where_its_document_stands_now() -> None:
     assert Maker(Scripted(), paid=paid).run(given).contexts == first.contexts
     whole = scopes(given, headings(given.text), chunks_of(given), FakeTokenizer().encode(given.text).offsets, 8000)
     assert [scope.span for scope in whole] == [first.contexts[0].scope]
+
+
+# Long documents, in bounded memory
+
+
+@dataclass
+class Inside(FakeEngine):
+    """Counts the prompt tokens that are with the engine at once."""
+
+    now: int = 0
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(2048)
+        self.capacity = Capacity(6000, 12)
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, enough: Enough = never) -> Completion:
+        self.now += len(prompt)
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= len(prompt)
+        return await super().generate(prompt, sampling, enough)
+
+
+def test_of_a_document_of_a_million_tokens_only_the_prompts_in_work_exist() -> None:
+    text = "".join(f"# Part {n}\n\n{f'Rule {n} holds for each of them. ' * 60}\n\n" for n in range(2100))
+    given = Document(DocumentId("long"), text, title="Long")
+    engine = Inside()
+    maker = Maker(engine, max_model_len=2048)
+    encoding = maker.tokenizer.encode(text)
+    assert len(encoding.ids) > 1_000_000
+    chunks = split(given, headings(text), SplitOptions(size=200), encoding.offsets)
+    outcome = asyncio.run(maker.situate.contexts(given, headings(text), chunks, encoding))
+    assert len(outcome.contexts) == len(chunks) > 4000 and {c.status for c in outcome.contexts} == {Status.OK}
+    assert engine.most <= 12 * 2048
+    assert outcome.tokens.computed == outcome.tokens.ideal + outcome.tokens.block_rounding
+    assert max(context.scope.end - context.scope.start for context in outcome.contexts) < 15_000
+
+
+@pytest.mark.parametrize("kind", get_args(PromptKind))
+def test_the_longest_public_document_gets_every_context_in_a_window_of_4096(kind: PromptKind) -> None:
+    path = Path(__file__).resolve().parents[3] / "shared/data/codebases/documents.jsonl"
+    if not path.is_file():
+        pytest.skip(f"the public benchmark is not at {path}")
+    longest = max((json.loads(line) for line in path.read_text().splitlines()), key=lambda entry: len(entry["text"]))
+    given = Document(DocumentId(longest["id"]), longest["text"], title=longest["title"])
+    assert len(given.text) == 54_328
+    tokenizer = FileTokenizer(models.resolve("smollm2-135m-instruct"))
+    maker = Maker(FakeEngine(4096), kind=kind, max_model_len=4096, tokenizer=tokenizer)
+    encoding = tokenizer.encode(given.text)
+    chunks = split(given, headings(given.text), SplitOptions(), encoding.offsets, encoding.offsets)
+    outcome = asyncio.run(maker.situate.contexts(given, headings(given.text), chunks, encoding))
+    assert len(encoding.ids) > 3 * 4096 and len({context.scope for context in outcome.contexts}) > 3
+    assert {context.status for context in outcome.contexts} == {Status.OK}
+    for chunk, context in zip(chunks, outcome.contexts, strict=True):
+        assert context.scope.start <= chunk.start and chunk.end <= context.scope.end
+        assert context.prompt_tokens <= 4096 - 96
+
+
+# Names and numbers that the document lacks
+
+INVENTED = " is about the warranty that Brennick signed in 1987."
+
+
+@pytest.mark.parametrize(
+    ("policy", "answers", "calls", "text", "status"),
+    [
+        ("keep", [INVENTED], 1, INVENTED, Status.OK),
+        ("retry", [INVENTED, GOOD], 2, GOOD, Status.OK),
+        ("retry", [INVENTED, INVENTED], 2, INVENTED, Status.OK),
+        ("retry", [INVENTED, BAD], 2, INVENTED, Status.OK),
+        ("refuse", [INVENTED, GOOD], 2, GOOD, Status.OK),
+        ("refuse", [INVENTED, INVENTED], 2, None, Status.FALLBACK),
+        ("refuse", [GOOD], 1, GOOD, Status.OK),
+    ],
+)
+def test_what_becomes_of_an_ungrounded_answer_is_a_policy(
+    policy: Ungrounded, answers: list[str], calls: int, text: str | None, status: Status
+) -> None:
+    engine = Scripted(answers, only=1)
+    outcome = Maker(engine, options=ContextOptions(ungrounded=policy)).run(document(3))
+    context = outcome.contexts[1]
+    assert engine.prompts.count(engine.prompts[1]) == calls == context.attempts
+    assert (context.text, context.status) == (f"This passage{text}" if text else None, status)
+    assert context.reason == (None if text == GOOD else "ungrounded: 1987, Brennick")
+
+
+def test_what_was_paid_for_is_judged_by_the_guards_and_the_policy_of_today() -> None:
+    given = document(3)
+    first = Maker(Scripted([INVENTED], only=1)).run(given)
+    assert first.contexts[1].status is Status.OK
+    engine = Scripted()
+    strict = Maker(engine, paid=paid_from(first), options=ContextOptions(ungrounded="refuse")).run(given)
+    assert engine.prompts == [] and strict.generated == (False,) * 3
+    assert (strict.contexts[1].text, strict.contexts[1].status) == (None, Status.FALLBACK)
+    lax = Maker(engine, paid=paid_from(strict)).run(given)
+    assert engine.prompts == [] and lax.contexts == first.contexts

@@ -29,9 +29,8 @@ class Saboteur(Progress):
     def counts(self, counts: Mapping[str, int]) -> None:
         generated = counts.get("generated", 0)
         if generated >= 20 and not self.killed:
-            victim = next(
-                p for p in psutil.process_iter(["cmdline"]) if "RelayedEnrich" in " ".join(p.info["cmdline"] or [])
-            )
+            own = psutil.Process().children(recursive=True)
+            victim = next(process for process in own if "RelayedEnrich" in process.name() + " ".join(process.cmdline()))
             self.killed.append(f"worker after {generated}")
             victim.kill()
         elif generated >= 60 and len(self.killed) == 1:
