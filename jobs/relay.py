@@ -24,6 +24,7 @@ T = TypeVar("T")
 _POLL_S = 0.5
 _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
+_START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
 
 
 class Relay:
@@ -43,7 +44,8 @@ class Relay:
         """All batches, reporting the workers' counts meanwhile.
 
         Raises what a worker raised first if Ray ends the run, and OperationError with a diagnosis if no count has moved for
-        `stall_timeout_s`; the time in which a model is loaded does not count.
+        `stall_timeout_s`; the time until a first worker is there (up to half an hour) and in which a model is loaded does not
+        count.
         """
         arrived: queue.Queue[T | _End] = queue.Queue()
         threading.Thread(target=_drain, args=(batches, arrived), daemon=True).start()
@@ -56,7 +58,7 @@ class Relay:
                 counts = self._ask("counts")
                 report(counts)
                 if clock.has_stalled(counts):
-                    raise OperationError(self._diagnosis(counts, stall_timeout_s)) from None
+                    raise OperationError(self._diagnosis(counts, clock.waited_s)) from None
                 continue
             if not isinstance(item, _End):
                 found.append(item)
@@ -272,7 +274,12 @@ class _StallClock:
         self._last: dict[str, int] = {}
         self._since = time.monotonic()
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds since a count moved."""
+        return time.monotonic() - self._since
+
     def has_stalled(self, counts: Mapping[str, int]) -> bool:
         if counts.get("loading") or dict(counts) != self._last:
             self._last, self._since = dict(counts), time.monotonic()
-        return time.monotonic() - self._since > self._timeout_s
+        return self.waited_s > (self._timeout_s if counts.get("workers") else max(self._timeout_s, _START_S))

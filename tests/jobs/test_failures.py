@@ -64,9 +64,8 @@ def test_a_document_that_kills_is_quarantined_by_name_and_the_others_finish(
 def test_an_engine_that_hangs_ends_the_run_with_the_documents_in_work(refresh: Refresh) -> None:
     files = {**FILES, "poison.md": text("poison", "lullaby")}
     status, record, said = refresh({"lullaby": "hang"}, files, "{stall_timeout_s: 6}")
-    assert (status, record) == (1, {})
-    assert "nothing has moved for 6 s" in said and "poison.md" in said and "alder.md" not in said
-    assert "Traceback" not in said
+    assert status == 1 and record["error"] in said and "Traceback" not in said
+    assert "nothing has moved for " in said and "poison.md" in said and "alder.md" not in said
     status, record, _ = refresh({}, files, "{stall_timeout_s: 60}")
     assert status == 0 and record["chunks"]["reused"] >= 5  # what was written before is not paid for again
 
