@@ -4,6 +4,7 @@ A text longer than the model's window is embedded in overlapping parts, each beh
 best part. `Embedder` is the Protocol that the sentence-transformers embedder and the fake one honour.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -94,8 +95,9 @@ class FakeEmbedder:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in enumerate(texts):
             self.calls += 1
-            for token in self.tokenizer.encode(text.lower()).ids:
-                vectors[row, token % self.dimension] += 1.0 if (token // self.dimension) % 2 else -1.0
+            tokens = self.tokenizer.encode(text.lower()).ids
+            signs = (tokens // self.dimension) % 2 * 2.0 - 1.0
+            vectors[row] = np.bincount(tokens % self.dimension, signs, self.dimension)
             if not vectors[row].any():
                 vectors[row, 0] = 1.0
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
@@ -123,12 +125,9 @@ def parts(lead: str, body: str, embedder: Embedder) -> list[str]:
 
     A lead longer than half the window keeps its end, the nearest heading, so that every part has room for text.
     """
-    encode, room = embedder.tokenizer.encode, embedder.window // 2
-    lead_starts = encode(lead).offsets.starts
-    if len(lead_starts) > room:
-        lead = lead[int(lead_starts[-room]) :]
-    lead = f"{lead}\n" if lead else ""
-    size = embedder.window - len(encode(lead).ids)
+    encode = embedder.tokenizer.encode
+    lead, lead_tokens = _fitted_lead(lead, embedder.tokenizer, embedder.window // 2)  # type: ignore[arg-type]
+    size = embedder.window - lead_tokens
     offsets = encode(body).offsets
     starts, ends, count = offsets.starts, offsets.ends, len(offsets.starts)
     if count <= size:
@@ -146,6 +145,16 @@ def parts(lead: str, body: str, embedder: Embedder) -> list[str]:
         found.append(part(first, last))
         first = max(first + 1, last - size // _OVERLAP)
     return found
+
+
+@functools.lru_cache(maxsize=1024)  # neighbours often have the same lead
+def _fitted_lead(lead: str, tokenizer: Tokenizer, room: int) -> tuple[str, int]:
+    """The line to put before a body, with the end of `lead` that fits into `room`; its tokens."""
+    starts = tokenizer.encode(lead).offsets.starts
+    if len(starts) > room:
+        lead = lead[int(starts[-room]) :]
+    lead = f"{lead}\n" if lead else ""
+    return lead, len(tokenizer.encode(lead).ids)
 
 
 def vector_key(fingerprint: str, text: str) -> bytes:

@@ -85,6 +85,7 @@ class Enrichment:
 
     summary: pa.Table
     replicas: list[dict[str, float]]
+    object_store_bytes: dict[str, int]
 
 
 def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> Enrichment:
@@ -126,7 +127,18 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     )
     batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     found = relay.collect(batches, report, config.limits.stall_timeout_s)
-    return Enrichment(pa.concat_tables(found, promote_options="permissive"), relay.facts())
+    summary = pa.concat_tables(found, promote_options="permissive")
+    return Enrichment(summary, relay.facts(), _object_store_bytes(dataset))
+
+
+def _object_store_bytes(dataset: Any) -> dict[str, int]:
+    """What each step of an executed dataset put into Ray's object store, by Ray's name for it; the input is one."""
+    found: dict[str, int] = {}
+    summary = dataset.get_stats_summary()
+    while summary:
+        found |= {s.operator_name: int(s.output_size_bytes.sum) for s in summary.operators_stats if s.output_size_bytes}
+        summary = next(iter(summary.parents), None)
+    return found
 
 
 def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], dimension: int) -> list[SegmentEntry]:

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from indexing import layout
@@ -18,7 +19,7 @@ def test_a_finished_run_leaves_its_report(tmp_path: Path) -> None:
         with progress.stage("enrich", 3):
             progress.counts({"documents": 3, "chunks": 7})
             assert status.read(str(tmp_path))["report"] is None
-        progress.report({"snapshot": 1})
+        progress.report({"snapshot": 1}, pa.table({"id": ["a"]}))
     found = status.read(str(tmp_path))
     assert (found["run_id"], found["stage"], found["report"]) == ("run-1", "done", {"snapshot": 1})
     assert list(found["seconds"]) == ["enrich"]
