@@ -1,4 +1,4 @@
-"""The fake engine: deterministic, counting, with the prefix cache of an engine that forgets nothing."""
+"""The fake engine: deterministic, counting, with the prefix cache of an engine of limited memory."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,6 +46,13 @@ def test_whole_blocks_that_an_earlier_prompt_began_with_are_cached() -> None:
 def test_a_cached_block_counts_only_behind_the_same_beginning() -> None:
     answers = ask(FakeEngine(block_tokens=4), range(12), [99, 98, 97, 96, *range(4, 12)])
     assert answers[1].cached_tokens == 0
+
+
+def test_the_least_recently_used_blocks_are_forgotten_and_a_prompts_end_before_its_beginning() -> None:
+    first, second, third = range(41), range(100, 141), range(200, 221)
+    answers = ask(FakeEngine(block_tokens=10, cache_blocks=8), first, second, first, third, second, first)
+    # The third pushes out the last two of the second's four blocks; the second, computed again, pushes out the first's.
+    assert [answer.cached_tokens for answer in answers] == [0, 0, 40, 0, 20, 20]
 
 
 def test_a_prompt_that_leaves_no_room_for_the_answer_is_refused_and_not_counted() -> None:
