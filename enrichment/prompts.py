@@ -11,6 +11,7 @@ short question differs per chunk. The answer is begun for the model, which keeps
 Only our own words are encoded as template; title, headings and document text never yield a control token.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,14 @@ class Prompts:
         self.kind = kind
         self._tokenizer = tokenizer
         self._before = tokenizer.encode_template(chat.before + _INSTRUCTIONS)
-        self._after = tokenizer.encode_template(chat.after + ANSWER_PREFIX)
+        self._lead = tokenizer.encode_template(_CAUSAL if kind == "causal" else _QUOTED)
+        self._stop = tokenizer.encode_template(".")
+        self._after = [
+            *tokenizer.encode_template("\n" + _QUESTION),
+            *tokenizer.encode_template(chat.after + ANSWER_PREFIX),
+        ]
+        # Neighbours often stand under the same heading, and each suffix is made twice: to measure and to send.
+        self._under = functools.lru_cache(maxsize=256)(self._heading)
 
     def prefix(self, document: Document, headings: Sequence[Heading]) -> list[int]:
         """What stands before the document's text: the same for all of a document's chunks."""
@@ -101,14 +109,10 @@ class Prompts:
 
     def suffix(self, document: Document, chunk: Chunk) -> list[int]:
         """What stands behind the document's text: it differs from chunk to chunk."""
-        lead = _CAUSAL if self.kind == "causal" else _QUOTED
-        ids = self._tokenizer.encode_template(lead)
-        if chunk.heading_path:
-            ids += self._text(f', under the heading "{" > ".join(chunk.heading_path)[-_LONGEST_NAME:]}"')
-        ids += self._tokenizer.encode_template(".")
+        ids = [*self._lead, *self._under(chunk.heading_path), *self._stop]
         if self.kind == "quote":
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
-        return [*ids, *self._tokenizer.encode_template("\n" + _QUESTION), *self._after]
+        return [*ids, *self._after]
 
     def build(
         self, document: Document, headings: Sequence[Heading], encoding: Encoding, scope: Scope
@@ -125,8 +129,12 @@ class Prompts:
             prompts.append(np.concatenate([prefix, encoding.ids[first:last], self.suffix(document, chunk)]))
         return prompts
 
+    def _heading(self, path: tuple[str, ...]) -> list[int]:
+        return self._text(f', under the heading "{" > ".join(path)[-_LONGEST_NAME:]}"') if path else []
+
     def _text(self, text: str) -> list[int]:
-        return [int(token) for token in self._tokenizer.encode(text).ids]
+        ids: list[int] = self._tokenizer.encode(text).ids.tolist()
+        return ids
 
 
 def _end_token(text: str, encoding: Encoding, span: Span) -> int:
