@@ -94,8 +94,9 @@ class FakeEmbedder:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in enumerate(texts):
             self.calls += 1
-            for token in self.tokenizer.encode(text.lower()).ids:
-                vectors[row, token % self.dimension] += 1.0 if (token // self.dimension) % 2 else -1.0
+            tokens = self.tokenizer.encode(text.lower()).ids
+            signs = (tokens // self.dimension) % 2 * 2.0 - 1.0
+            vectors[row] = np.bincount(tokens % self.dimension, signs, self.dimension)
             if not vectors[row].any():
                 vectors[row, 0] = 1.0
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)

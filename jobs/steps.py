@@ -194,7 +194,8 @@ class StageVectors:
             pieces = parts("\n".join(lead), "".join(body), self._embedder)
             texts += pieces
             owners += [(row, number) for number in range(len(pieces))]
-        vectors = self._embed(texts, [rows["document_id"][row].as_py() for row, _ in owners], part)
+        documents = rows["document_id"].to_pylist()
+        vectors = self._embed(texts, [documents[row] for row, _ in owners], part)
         schema = tables.vectors(self._embedder.dimension)
         columns = [[row for row, _ in owners], [number for _, number in owners], vectors]
         return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
