@@ -1,8 +1,10 @@
 """Summaries of a run -> the counts of a snapshot, checked from end to end before anything is published."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from enrichment.errors import OperationError
 from indexing.manifest import SegmentEntry
@@ -16,7 +18,7 @@ Counts = dict[str, dict[str, int]]
 
 def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
     """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed."""
-    statuses = summary["status"].to_pylist()
+    statuses = _tally(summary["status"])
     documents = {
         "total": summary.num_rows,
         "new": changes.new,
@@ -24,21 +26,19 @@ def count(summary: pa.Table, changes: Changes) -> dict[str, dict[str, int]]:
         "unchanged": changes.unchanged,
         "deleted": changes.deleted,
         "stale": 0,
-        "indexed": statuses.count("indexed"),
-        "quarantined": statuses.count("quarantined"),
-        "empty": statuses.count("empty"),
+        "indexed": statuses["indexed"],
+        "quarantined": statuses["quarantined"],
+        "empty": statuses["empty"],
     }
-    chunks = {"total": sum(summary["num_rows"].to_pylist())}
-    chunks |= {status: sum(summary[f"chunks_{status}"].to_pylist()) for status in STATUSES}
-    chunks["generated"] = sum(summary["generated"].to_pylist())
+    chunks = {"total": _sum(summary["num_rows"])}
+    chunks |= {status: _sum(summary[f"chunks_{status}"]) for status in STATUSES}
+    chunks["generated"] = _sum(summary["generated"])
     chunks["reused"] = chunks["ok"] + chunks["fallback"] - chunks["generated"]
-    tokens = {name: sum(summary[f"tokens_{name}"].to_pylist()) for name in TOKEN_COUNTS}
+    tokens = {name: _sum(summary[f"tokens_{name}"]) for name in TOKEN_COUNTS}
     tokens["computed"] = tokens["prompt"] - tokens["cached"]
-    reasons: dict[str, int] = {}
-    for found in summary["reasons"].to_pylist():
-        for reason in found:
-            code = reason.partition(":")[0]
-            reasons[code] = reasons.get(code, 0) + 1
+    reasons: Counter[str] = Counter()
+    for reason, number in _tally(pc.list_flatten(summary["reasons"])).items():
+        reasons[reason.partition(":")[0]] += number
     return {"documents": documents, "chunks": chunks, "tokens": tokens, "reasons": dict(sorted(reasons.items()))}
 
 
@@ -57,14 +57,8 @@ def reconcile(refs: pa.Table, counts: Mapping[str, Mapping[str, int]], entries: 
 
 def rejected(summary: pa.Table) -> tuple[dict[str, str], ...]:
     """Quarantined documents by name, with their sources and reasons."""
-    entries = summary.select(["id", "source", "status", "reason"]).sort_by(
-        [("id", "ascending"), ("source", "ascending")]
-    )
-    return tuple(
-        {"id": e["id"], "source": e["source"], "reason": e["reason"]}
-        for e in entries.to_pylist()
-        if e["status"] == "quarantined"
-    )
+    entries = summary.filter(pc.equal(summary["status"], "quarantined")).select(["id", "source", "reason"])
+    return tuple(entries.sort_by([("id", "ascending"), ("source", "ascending")]).to_pylist())
 
 
 def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
@@ -83,3 +77,12 @@ def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> 
         for name, (share, limit) in shares.items()
         if share > limit
     )
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    total: int | None = pc.sum(column).as_py()
+    return total or 0
+
+
+def _tally(column: pa.ChunkedArray) -> Counter[str]:
+    return Counter({entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()})

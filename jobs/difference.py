@@ -1,7 +1,11 @@
 """What the sources hold against what the previous snapshot was made from: ids and hashes only, never texts."""
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
 
@@ -9,6 +13,8 @@ from indexing import layout, tables
 from indexing.manifest import Manifest
 from indexing.storage import Storage
 from jobs import sources
+
+_BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +35,26 @@ class Changes:
 
 def compare(storage: Storage, previous: Manifest | None, refs: pa.Table, fingerprints: Mapping[str, str]) -> Changes:
     """Compare what the sources hold with what the previous snapshot was made from, by source hashes."""
-    before: dict[str, dict[str, str]] = {}  # id -> source -> hash
-    for segment in previous.segments if previous else ():
-        name = layout.segment(segment.id, layout.DOCUMENTS)
-        columns = ["id", "source", "source_sha256"]
-        table = tables.read(storage.get(name), tables.DOCUMENTS, columns, f"{storage.uri}/{name}")
-        for entry in table.to_pylist():
-            before.setdefault(entry["id"], {})[entry["source"]] = entry["source_sha256"]
-    now: dict[str, dict[str, str]] = {}
-    for ref in refs.select(["id", "file", "number", "sha256"]).to_pylist():
-        now.setdefault(ref["id"], {})[sources.source_name(ref["file"], ref["number"])] = ref["sha256"]
+    before = [
+        tables.read(storage.get(name), tables.DOCUMENTS, ["id", "source", "source_sha256"], f"{storage.uri}/{name}")
+        for name in (
+            layout.segment(segment.id, layout.DOCUMENTS) for segment in (previous.segments if previous else ())
+        )
+    ]
+    listed = heapq.merge(
+        _sorted(pa.concat_tables(before)) if before else (),
+        _sorted(refs.select(["id", "file", "number", "sha256"])),
+        key=itemgetter(0),
+    )
     new = changed = unchanged_ = deleted = 0
-    for document_id in before.keys() | now.keys():
-        old, found = before.get(document_id, {}), now.get(document_id, {})
+    for _, group in groupby(listed, key=itemgetter(0)):
+        old: dict[str, str] = {}  # source -> hash
+        found: dict[str, str] = {}
+        for _, *source, sha256 in group:
+            if len(source) == 1:
+                old[source[0]] = sha256
+            else:
+                found[sources.source_name(*source)] = sha256
         if len(old) == len(found) == 1:  # an id is a document wherever it lies: a line may move, a file be renamed
             old = dict(zip(found, old.values(), strict=True))
         new += len(found.keys() - old.keys())
@@ -51,3 +64,9 @@ def compare(storage: Storage, previous: Manifest | None, refs: pa.Table, fingerp
         changed += len(found.keys() & old.keys()) - same
     settings = previous is not None and dict(previous.fingerprints) != dict(fingerprints)
     return Changes(new, changed, unchanged_, deleted, settings)
+
+
+def _sorted(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """The rows in order of their ids; few of them are Python objects at a time, for there may be many millions."""
+    for batch in table.sort_by("id").to_batches(max_chunksize=_BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from enrichment import models, prompts
 from enrichment.embed import open_embedder
@@ -66,7 +68,7 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
             return unchanged(previous, changes, progress)
         run = Run(new_run_id(), config, listing.root, spans)
         with progress.recording(storage, run.id):
-            with progress.stage("enrich", refs.num_rows, sum(refs["num_bytes"].to_pylist())):
+            with progress.stage("enrich", refs.num_rows, pc.sum(refs["num_bytes"]).as_py()):
                 summary = flow.enrich_and_stage(run, refs, progress.counts)
             with progress.stage("index", 0):
                 entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
@@ -115,18 +117,18 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
 
 def cut_segments(summary: pa.Table, rows_per_segment: int) -> list[tuple[str, str, list[str]]]:
     """Cut the documents, in order of their ids, into runs of about `rows_per_segment` rows: (first id, last id, parts)."""
-    ordered = summary.select(["id", "num_rows", "part"]).sort_by([("id", "ascending")]).to_pylist()
+    ordered = summary.select(["id", "num_rows", "part"]).sort_by([("id", "ascending")]).combine_chunks()
+    ids, parts, totals = ordered["id"], ordered["part"], np.cumsum(ordered["num_rows"].to_numpy())
     groups: list[tuple[str, str, list[str]]] = []
-    rows, first, parts = 0, None, set()
-    for position, entry in enumerate(ordered):
-        first = entry["id"] if first is None else first
-        rows += entry["num_rows"]
-        parts.add(entry["part"])
-        last = position + 1 == len(ordered)
+    first = rows = 0
+    while first < len(ids):
+        last = min(int(np.searchsorted(totals, rows + rows_per_segment)), len(ids) - 1)
         # An id that occurs twice (a quarantined duplicate) stays in one segment.
-        if last or (rows >= rows_per_segment and ordered[position + 1]["id"] != entry["id"]):
-            groups.append((first, entry["id"], sorted(parts)))
-            rows, first, parts = 0, None, set()
+        while last + 1 < len(ids) and ids[last + 1] == ids[last]:
+            last += 1
+        inside = parts.slice(first, last + 1 - first).unique().to_pylist()
+        groups.append((ids[first].as_py(), ids[last].as_py(), sorted(inside)))
+        first, rows = last + 1, int(totals[last])
     return groups
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from enrichment import documents
 from enrichment.documents import FormatName, Loaded, Place, Record
@@ -126,16 +128,18 @@ def _reference(record: Record, file: SourceFile, max_bytes: int) -> dict[str, An
 def resolve(refs: pa.Table) -> pa.Table:
     """Sort references by (id, file, number) and mark all but the first of an id as duplicates, naming both sources."""
     refs = refs.sort_by([("id", "ascending"), ("file", "ascending"), ("number", "ascending")])
-    problems = refs["problem"].to_pylist()
-    ids, files, numbers = (refs[name].to_pylist() for name in ("id", "file", "number"))
-    first = 0
-    for row in range(1, len(ids)):
-        if ids[row] != ids[first]:
-            first = row
-        else:
-            kept = source_name(files[first], numbers[first])
-            problems[row] = f"duplicate_id: the id is taken by {kept}; give each document its own"
-    return refs.set_column(REFS.get_field_index("problem"), REFS.field("problem"), pa.array(problems, pa.string()))
+    # Only duplicates become Python objects: there may be many millions of references.
+    repeats = np.zeros(refs.num_rows, dtype=bool)
+    repeats[1:] = pc.equal(refs["id"].slice(1), refs["id"].slice(0, max(0, refs.num_rows - 1))).to_numpy()
+    problems, first = [], 0
+    for row in np.flatnonzero(repeats).tolist():
+        first = first if repeats[row - 1] else row - 1
+        kept = source_name(refs["file"][first].as_py(), refs["number"][first].as_py())
+        problems.append(f"duplicate_id: the id is taken by {kept}; give each document its own")
+    if not problems:
+        return refs
+    replaced = pc.replace_with_mask(refs["problem"], pa.array(repeats), pa.array(problems, pa.string()))
+    return refs.set_column(REFS.get_field_index("problem"), REFS.field("problem"), replaced)
 
 
 def source_name(file: str, number: int | None) -> str:
