@@ -22,6 +22,9 @@ from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
 
+logger = logging.getLogger(__name__)
+
+BYTES_MESSAGE = "%s put %d bytes into the object store"  # per step, what it handed on
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
@@ -116,6 +119,11 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     with relay.watched(report):
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
             found.append(batch)
+    summary = dataset.get_stats_summary()
+    while summary:
+        for step in summary.operators_stats:
+            logger.info(BYTES_MESSAGE, step.operator_name, step.output_size_bytes.sum)
+        summary = next(iter(summary.parents), None)
     return pa.concat_tables(found, promote_options="permissive")
 
 
