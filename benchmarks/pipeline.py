@@ -40,7 +40,7 @@ from jobs.progress import Progress
 
 DOCUMENTS_PER_FILE = 1000
 ROWS_PER_SEGMENT = 40_000  # the same at every scale: about 11,000 documents
-SAMPLE_S = 0.5
+SAMPLE_S, MEMORY_S = 0.5, 2.0  # reading a process's memory takes milliseconds
 WORDS = re.compile(r"[A-Za-z]+")
 KINDS = (  # by what the command line holds; Ray renames its workers to what they run
     ("RelayedEnrich", "enrich"),
@@ -133,14 +133,16 @@ class Usage:
 
     def watch(self, process: Any) -> None:
         """Sample until the process ends. What a process does between its last sample and its end is not seen."""
-        root, seen = psutil.Process(process.pid), dict[int, float]()
+        root, seen, measured = psutil.Process(process.pid), dict[int, float](), 0.0
         while process.is_alive():
             now: dict[str, int] = defaultdict(int)
+            due = time.monotonic() - measured >= MEMORY_S
+            measured = time.monotonic() if due else measured
             for each in [root, *root.children(recursive=True)]:
                 try:
                     kind = "driver" if each == root else kind_of(" ".join(each.cmdline()))
                     times = each.cpu_times()
-                    now[kind] += each.memory_full_info().pss
+                    now[kind] += each.memory_full_info().pss if due else 0
                 except psutil.Error:  # it has just ended
                     continue
                 used = times.user + times.system
