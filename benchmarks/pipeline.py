@@ -39,7 +39,7 @@ from jobs import config, flow, refresh, sources, steps
 from jobs.progress import Progress
 
 DOCUMENTS_PER_FILE = 1000
-ROWS_PER_SEGMENT = 40_000  # the same at every scale: about 11,000 documents
+ROWS_PER_SEGMENT = 20_000  # the same at every scale, and small enough that all cores build one also at the smallest
 SAMPLE_S, MEMORY_S = 0.5, 2.0  # reading a process's memory takes milliseconds
 WORDS = re.compile(r"[A-Za-z]+")
 KINDS = (  # by what the command line holds; Ray renames its workers to what they run
