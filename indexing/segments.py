@@ -8,8 +8,9 @@ are built locally and checked before the first is uploaded.
 import hashlib
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,7 @@ from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
 
 TextField = Literal["context", "header", "body"]
+_BATCH_ROWS = 1000  # that are Python objects at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,13 @@ class IndexOptions:
             raise ConfigError(f"index.rows_per_segment is {self.rows_per_segment}; it must be at least 1")
 
 
-def text_fields(rows: pa.Table, names: Sequence[TextField]) -> list[list[str]]:
+def text_fields(rows: pa.Table, names: Sequence[TextField]) -> Iterator[list[str]]:
     """What an index sees of each row: the named fields that it has, in order; body is the rewrite, else the text."""
-    columns = {
-        "context": rows["context"].to_pylist(),
-        "header": rows["header"].to_pylist(),
-        "body": pc.coalesce(rows["rewrite"], rows["text"]).to_pylist(),
-    }
-    picked = [columns[name] for name in names]
-    return [[value for value in values if value] for values in zip(*picked, strict=True)]
+    body = pc.coalesce(rows["rewrite"], rows["text"])
+    columns = pa.table({"context": rows["context"], "header": rows["header"], "body": body})
+    for batch in columns.to_batches(max_chunksize=_BATCH_ROWS):
+        for row in batch.to_pylist():
+            yield [row[name] for name in names if row[name]]
 
 
 def build(
@@ -198,7 +198,8 @@ def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
     offsets, lengths, firsts, numbers = [], [], [], []
     offset = row = 0
     with originals.open("wb") as file:
-        for document in documents.select(["id", "text", "status"]).to_pylist():
+        batches = documents.select(["id", "text", "status"]).to_batches(max_chunksize=_BATCH_ROWS)
+        for document in chain.from_iterable(batch.to_pylist() for batch in batches):
             data = document["text"].encode() if document["status"] != "quarantined" else b""
             # A quarantined duplicate shares its id with an indexed document and owns none of its rows.
             number = counts.pop(document["id"], 0) if document["status"] == "indexed" else 0

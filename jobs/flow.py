@@ -24,6 +24,9 @@ from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
 
+logger = logging.getLogger(__name__)
+
+BYTES_MESSAGE = "%s put %d bytes into the object store"  # per step, what it handed on
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )

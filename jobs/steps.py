@@ -222,7 +222,7 @@ class StageVectors:
     def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
         fields = self._run.config.index.dense_text
         leads = text_fields(rows, [name for name in fields if name != "body"])
-        bodies = text_fields(rows, ["body"]) if "body" in fields else [[]] * rows.num_rows
+        bodies = text_fields(rows, ["body"] if "body" in fields else [])
         texts: list[str] = []
         owners: list[tuple[int, int]] = []
         for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):

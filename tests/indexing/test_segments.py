@@ -186,6 +186,13 @@ def test_an_index_with_one_row_less_does_not_build(
         build_edited(lambda found: None)
 
 
+@pytest.mark.parametrize("fields", [["body"], ["header"], ["body", "header"]])
+def test_any_fields_of_a_row_can_be_embedded(stage: Callable[..., Any], no_lexical: None, fields: list[str]) -> None:
+    staged = stage({"a.md": "# A\n\nOne sentence. Another one.\n"}, index={"dense_text": fields})
+    (segment,) = staged.publish().segments
+    assert segment.num_vectors == segment.num_rows > 1
+
+
 def test_nothing_is_uploaded_by_a_build_that_fails(stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexical, "build", lambda *arguments: 0)
     staged = stage({"a.txt": "One. Two."})
