@@ -14,8 +14,6 @@ from enrichment.engine import CPU_BLOCK_TOKENS, Capacity, Completion, PromptRefu
 
 CACHE_BLOCKS = 65_536  # 2 million tokens, as much as a large GPU holds, in 15 MB of hashes
 
-CACHE_BLOCKS = 65_536  # 2 million tokens, as much as a large GPU holds, in 15 MB of hashes
-
 
 class FakeEngine:
     """Honours the Engine Protocol. `calls` counts requests that were answered."""

@@ -131,9 +131,6 @@ class Prompts:
     def _heading(self, path: tuple[str, ...]) -> list[int]:
         return self._text(f', under the heading "{" > ".join(path)[-_LONGEST_NAME:]}"') if path else []
 
-    def _heading(self, path: tuple[str, ...]) -> list[int]:
-        return self._text(f', under the heading "{" > ".join(path)[-_LONGEST_NAME:]}"') if path else []
-
     def _text(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text).ids.tolist()
         return ids

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from enrichment.errors import SituateError
 from indexing import segments
@@ -24,9 +25,6 @@ from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
 
-logger = logging.getLogger(__name__)
-
-BYTES_MESSAGE = "%s put %d bytes into the object store"  # per step, what it handed on
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
@@ -160,7 +158,7 @@ def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
     A block is what one replica takes at once and what one staged part holds. Towards the end blocks get smaller with
     what is left, so that all replicas end together.
     """
-    left_bytes = sum(refs["num_bytes"].to_pylist())
+    left_bytes = pc.sum(refs["num_bytes"]).as_py() or 0
     blocks = []
     for start in range(0, refs.num_rows, WINDOW_DOCUMENTS):
         window = refs.slice(start, WINDOW_DOCUMENTS).sort_by([("num_bytes", "descending"), ("id", "ascending")])
