@@ -164,7 +164,8 @@ def run_ray_llm(options: argparse.Namespace, shuffled: bool) -> dict[str, Any]:
         postprocess=lambda row: {name: row[name] for name in ("document", "chunk", "generated_text")},
     )
     with tempfile.TemporaryDirectory(prefix="situate-prefill-") as log:
-        processor.get_stage_by_name("vLLMEngineStage").fn = counting_stage(log)
+        # Not by plain assignment, which validates the stage again, forgets the placement group and asks for a GPU.
+        vars(processor.get_stage_by_name("vLLMEngineStage"))["fn"] = counting_stage(log)
         blocks = [rows.slice(start, BATCH_ROWS).combine_chunks() for start in range(0, rows.num_rows, BATCH_ROWS)]
         given = ray.data.from_arrow(blocks)
         dataset = processor(given)
