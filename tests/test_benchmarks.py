@@ -1,0 +1,93 @@
+"""What `benchmarks/prefill.py` computes without a model: ideal, block rounding, ratios, its table."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
+
+import prefill  # noqa: E402
+import prefill_prompts  # noqa: E402
+
+FACTS = {"num_prompts": 2, "total_tokens": 300, "ideal": 200, "block_rounding": 20, "corpus_bytes": 1000}
+
+
+def ids(*runs: range) -> np.ndarray:
+    return np.array([token for run in runs for token in run], dtype=np.int32)
+
+
+def test_the_first_prompt_is_computed_whole() -> None:
+    assert prefill.ideal_and_rounding([ids(range(70))], 32) == (70, 0)
+
+
+def test_what_the_prompt_before_began_with_is_not_computed_again() -> None:
+    prompts = [ids(range(70), range(900, 905)), ids(range(100), range(800, 803))]
+    # The second shares 70 tokens, of which 6 do not fill a block of 32.
+    assert prefill.ideal_and_rounding(prompts, 32) == (75 + 33, 6)
+
+
+def test_a_repeated_prompt_still_computes_its_last_token() -> None:
+    assert prefill.ideal_and_rounding([ids(range(64)), ids(range(64))], 32) == (64 + 1, 31)
+
+
+def test_a_prompt_that_is_the_beginning_of_the_one_before() -> None:
+    assert prefill.ideal_and_rounding([ids(range(64)), ids(range(33))], 32) == (64 + 1, 0)
+
+
+def test_prompts_without_a_common_beginning_share_nothing() -> None:
+    assert prefill.ideal_and_rounding([ids(range(40)), ids(range(50, 90)), ids(range(40))], 16) == (120, 0)
+
+
+def test_a_summary_takes_medians_and_ratios() -> None:
+    rounds = [
+        {"prompts": 2, "computed": computed, "wall_s": wall, "object_store_bytes": 2500}
+        for computed, wall in ((220, 1.0), (440, 9.0), (300, 2.0))
+    ]
+    found = prefill.summary(rounds, FACTS)
+    assert (found["computed"], found["wall_s"]) == (300, 2.0)
+    assert found["over_ideal"] == pytest.approx(1.5)
+    assert found["over_floor"] == pytest.approx(300 / 220)
+    assert found["store_ratio"] == 2.5
+
+
+def test_a_summary_of_other_prompts_is_refused() -> None:
+    with pytest.raises(SystemExit, match="3 prompts were answered, but 2 were prepared"):
+        prefill.summary([{"prompts": 3, "computed": 1}], FACTS)
+
+
+def test_the_table_has_a_cell_for_every_column() -> None:
+    cell = {"prompt": "causal", "replicas": 1, "cache": "ample"}
+    rounds = [
+        {"prompts": 2, "computed": 220, "output_tokens": 1234, "wall_s": 1.26, "peak_memory_bytes": 2_500_000_000}
+    ]
+    results = [
+        cell | {"variant": "a"} | prefill.summary([rounds[0] | {"object_store_bytes": 1500}], FACTS),
+        cell | {"variant": "d"} | prefill.summary([rounds[0] | {"object_store_bytes": None}], FACTS),
+        cell | {"variant": "b", "replicas": 2} | prefill.summary([{"skipped": "no reason"}], FACTS),
+    ]
+    lines = prefill.table(results).splitlines()
+    assert len(lines) == 4 and {line.count("|") for line in lines} == {16}
+    assert lines[2] == (
+        "| causal | 1 | ample | ours | 2 | 300 | 220 | 200 | 20 | 1.100 | 1.000 | 1,234 | 1.3 | 1.50 | 2.50 |"
+    )
+    assert lines[3].endswith("| vllm.LLM | 2 | 300 | 220 | 200 | 20 | 1.100 | 1.000 | 1,234 | 1.3 | - | 2.50 |")
+    assert prefill.skipped(results) == ["not run: ray.data.llm, 2 replicas, ample cache: no reason"]
+
+
+def test_a_small_cache_is_given_in_blocks() -> None:
+    assert prefill_prompts.cache_override(Namespace(cache="squeezed"), 32) == {"num_gpu_blocks_override": 512}
+    assert prefill_prompts.cache_override(Namespace(cache="ample"), 32) == {}
+
+
+def test_the_first_documents_are_copied_as_they_are(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": name, "title": name.upper(), "text": f"text of {name}"}) for name in "cab"]
+    source = tmp_path / "documents.jsonl"
+    source.write_text("\n".join(lines))
+    prefill_prompts.copy_first(source, 2, tmp_path / "copy")
+    copied = (tmp_path / "copy" / "documents.jsonl").read_text().splitlines()
+    assert copied == [lines[1], lines[2]]  # in order of their ids
