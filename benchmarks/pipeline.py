@@ -86,22 +86,24 @@ def write_documents(folder: Path, number: int) -> int:
         rng = np.random.default_rng(first)
         with (folder / f"{first:08}.jsonl").open("w") as file:
             for place in range(first, min(first + DOCUMENTS_PER_FILE, number)):
-                text = _text(rng, rng.choice(words, size=int(rng.integers(450, 700)), p=frequencies), place)
+                text = _text(rng, rng.choice(words, size=int(rng.integers(500, 900)), p=frequencies), place)
                 file.write(json.dumps({"id": f"{place:08}.md", "text": text}) + "\n")
                 num_bytes += len(text)
     return num_bytes
 
 
 def _text(rng: np.random.Generator, words: np.ndarray, place: int) -> str:
-    """Sentences of 6 to 20 words, paragraphs of 3 to 7 sentences, a heading before some of them."""
+    """Paragraphs of nearly a chunk's tokens in sentences of 6 to 20 words, a heading before some of them."""
     paragraphs, first = [f"# Document {place} about {words[0]}"], 0
     while first < len(words):
         if rng.random() < 0.05:
             paragraphs.append(f"## {' '.join(words[first : first + 3]).capitalize()}")
-        sentences = []
-        for length in rng.integers(6, 20, size=rng.integers(3, 8)):
+        sentences, tokens = [], 0
+        while tokens < CHUNK_TOKENS - 30 and first < len(words):
+            length = int(rng.integers(6, 20))
             sentences.append(" ".join(words[first : first + length]).capitalize() + ".")
-            first += int(length)
+            first += length
+            tokens += length + 1
         paragraphs.append(" ".join(sentences))
     return "\n\n".join(paragraphs) + "\n"
 
@@ -232,7 +234,7 @@ async def run_steps(
     chunks, enrich_s, stage_s = 0, 0.0, 0.0
     for refs in blocks:
         started = time.process_time()
-        units = pa.concat_tables([units async for units in enrich(refs)])
+        units = await enrich(refs)
         enriched = time.process_time()
         chunks += sum(stage(units)["num_rows"].to_pylist())
         enrich_s += enriched - started

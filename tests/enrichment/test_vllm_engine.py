@@ -127,9 +127,16 @@ def test_an_engine_whose_process_is_killed_is_dead_for_all_requests_and_leaves_n
     prompt = tokenizer.encode_template("Tell a long story about a lighthouse.")
 
     async def killed() -> list[Completion | BaseException]:
-        requests = [asyncio.create_task(engine.generate(prompt, Sampling(400))) for _ in range(3)]
-        await asyncio.sleep(0.5)
-        os.kill(pids[0], signal.SIGKILL)
+        begun = asyncio.Event()
+
+        def begins(text: str) -> bool:
+            begun.set()
+            return False
+
+        requests = [asyncio.create_task(engine.generate(prompt, Sampling(400), begins)) for _ in range(3)]
+        await begun.wait()
+        (core,) = (pid for pid in pids if "EngineCore" in psutil.Process(pid).name())
+        os.kill(core, signal.SIGKILL)
         answers = await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 60)
         with pytest.raises(EngineDiedError):
             await engine.generate(prompt, Sampling(4))
