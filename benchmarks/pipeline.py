@@ -38,6 +38,7 @@ from jobs import config, flow, refresh, sources, steps
 from jobs.progress import Progress
 
 DOCUMENTS_PER_FILE = 1000
+CHUNK_TOKENS = 200  # the default size, in tokens of the fake embedder
 ROWS_PER_SEGMENT = 20_000  # the same at every scale, and small enough that all cores build one also at the smallest
 SAMPLE_S, MEMORY_S = 0.5, 2.0  # reading a process's memory takes milliseconds
 WORDS = re.compile(r"[A-Za-z]+")
@@ -99,7 +100,7 @@ def _text(rng: np.random.Generator, words: np.ndarray, place: int) -> str:
         if rng.random() < 0.05:
             paragraphs.append(f"## {' '.join(words[first : first + 3]).capitalize()}")
         sentences, tokens = [], 0
-        while tokens < CHUNK_TOKENS - 30 and first < len(words):
+        while tokens < CHUNK_TOKENS - 22 and first < len(words):
             length = int(rng.integers(6, 20))
             sentences.append(" ".join(words[first : first + length]).capitalize() + ".")
             first += length
@@ -223,7 +224,7 @@ def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, steps.Sta
     if real:
         model = FileTokenizer(resolve("smollm2-135m-instruct", None))
         enrich._embedder_tokenizer = FileTokenizer(resolve("all-minilm-l6-v2", None))
-        enrich._model_tokenizer = enrich._strategy._prompts._tokenizer = model  # type: ignore[attr-defined]
+        enrich._model_tokenizer = enrich._strategy._strategy._prompts._tokenizer = model  # type: ignore[attr-defined]
     return enrich, stage
 
 

@@ -6,13 +6,12 @@ said in `prefill.py`, which prints them.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ import pyarrow.parquet as pq
 from prefill_prompts import cache_override, configure, prepare
 
 from enrichment import models
-from enrichment.engine import ModelOptions, Sampling, engine_arguments
+from enrichment.engine import Sampling
+from enrichment.vllm_engine import engine_arguments
 from jobs import refresh
 from jobs.progress import Progress
 
@@ -43,19 +43,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_ours(options: argparse.Namespace) -> dict[str, Any]:
     """`jobs.refresh.refresh` on a corpus that is new."""
-    if options.cache == "squeezed" and "engine" not in ModelOptions.__dataclass_fields__:
-        return {"skipped": "the configuration has no model.engine to pass num_gpu_blocks_override through"}
     clock = Clock(options.replicas)
     with tempfile.TemporaryDirectory(prefix="situate-prefill-") as scratch:
         settings = configure(options, f"{scratch}/corpus")
         if options.replicas > 1:
             start_ray(options.replicas)
-        with watched_dataset() as datasets:
-            result = refresh.refresh(settings, clock).as_dict()
-            (dataset,) = datasets
-            store = object_store(dataset)
+        result = refresh.refresh(settings, clock).as_dict()
     tokens = result["tokens"]
-    return store | {
+    return {
+        "object_store_bytes": sum(result["object_store_bytes"].values()),
         "prompts": result["chunks"]["generated"],
         "prompt_tokens": tokens["prompt"],
         "computed": tokens["computed"] - tokens["retries"],
@@ -84,25 +80,6 @@ class Clock(Progress):
         if counts.get("generated", 0) != self._generated:
             self._generated, self.last = counts["generated"], now
         super().counts(counts)
-
-
-@contextlib.contextmanager
-def watched_dataset() -> Iterator[list[Any]]:
-    """The datasets that are iterated over in the block: a refresh keeps its own to itself."""
-    import ray.data
-
-    found: list[Any] = []
-    original = ray.data.Dataset.iter_batches
-
-    def noted(self: Any, **arguments: Any) -> Any:
-        found.append(self)
-        return original(self, **arguments)
-
-    ray.data.Dataset.iter_batches = noted
-    try:
-        yield found
-    finally:
-        ray.data.Dataset.iter_batches = original
 
 
 def object_store(dataset: Any) -> dict[str, Any]:
@@ -233,11 +210,14 @@ def engine(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def sampling_arguments(max_tokens: int) -> dict[str, Any]:
-    """What `VllmEngine` asks for a first attempt."""
+    """What `VllmEngine` asks for a first attempt; of its early stops, the one that vLLM can be told beforehand."""
     sampling = Sampling(max_tokens=max_tokens)
-    found = {"max_tokens": max_tokens, "temperature": 0.0, "repetition_penalty": sampling.repetition_penalty}
-    stop = getattr(sampling, "stop", None)
-    return found | ({"stop": list(stop)} if stop else {})
+    return {
+        "max_tokens": max_tokens,
+        "temperature": 0.0,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop": ["\n"],
+    }
 
 
 def figures(requests: list[tuple[int, int, int]]) -> dict[str, Any]:

@@ -92,14 +92,13 @@ def _names(text: str) -> Iterator[str]:
 
 def _entries(text: str) -> Iterator[str]:
     """All that makes a name or a number known: words, parts of identifiers, numbers, digit groups."""
-    for match in _WORD.finditer(text):
-        word = match[0]
+    for word in set(_WORD.findall(text)):  # a text has few different words: each is looked at once
         yield _key(word)
         if not (word.isalpha() and (word.islower() or word.istitle())):
             yield from map(_key, _PARTS.findall(word))
-    for found in _NUMBER.finditer(text):
-        yield from map(_decimal, _PIECES.split(found[0]))
-        yield from _groups(found[0])
+    for number in set(_NUMBER.findall(text)):
+        yield from map(_decimal, _PIECES.split(number))
+        yield from _groups(number)
 
 
 def _key(word: str) -> str:

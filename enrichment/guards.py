@@ -118,7 +118,7 @@ class Judge:
 def _bad_form(text: str, lead: str) -> str | None:
     """What is wrong with a trimmed text whatever the document says."""
     for reason, found in (
-        ("control_character", any(_is_control(char) for char in text)),
+        ("control_character", _BROKEN in text or (not text.isprintable() and any(map(_is_control, text)))),
         ("refusal", _REFUSAL.search(text) is not None),
         ("loop", _loops(text)),
         ("empty", not _WORD.search(text.removeprefix(lead))),
@@ -141,7 +141,7 @@ def _complete_sentences(paragraph: str) -> str:
 
 
 def _is_control(char: str) -> bool:
-    return char == _BROKEN or (unicodedata.category(char) in _CONTROL and char not in _JOINERS)
+    return unicodedata.category(char) in _CONTROL and char not in _JOINERS
 
 
 def _loops(text: str) -> bool:
@@ -160,4 +160,4 @@ def _loops(text: str) -> bool:
 
 def _runs(text: str) -> Hashes:
     """The runs of eight words; none in a shorter text."""
-    return runs_of(hashes_of(match[0] for match in _WORD.finditer(text.lower())), _ECHO_WORDS)
+    return runs_of(hashes_of(_WORD.findall(text.lower())), _ECHO_WORDS)
