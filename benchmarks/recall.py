@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from enrichment.prompts import PromptKind
 from indexing import serving
 from indexing.search import Mode
 from jobs import config, refresh
@@ -26,25 +27,30 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("questions", type=Path)
     parser.add_argument("--limit", type=int, help="use the first N questions")
+    parser.add_argument("--prompts", nargs="+", choices=("causal", "quote"), help="default: the configured one")
     options = parser.parse_args()
     base = config.load(options.config)
     questions = [json.loads(line) for line in options.questions.read_text().splitlines() if line.strip()]
     print(
         f"{len(questions[: options.limit])} questions, {base.embedding.name}, {base.model.name if base.model else 'no model'}"
     )
-    print(f"{'variant':34} {'mode':8} " + " ".join(f"recall@{cut:<3}" for cut in CUTS))
-    for name, variant in variants(base):
+    print(f"{'variant':52} {'mode':8} " + " ".join(f"recall@{cut:<3}" for cut in CUTS))
+    for name, variant in variants(base, options.prompts or [base.context.prompt]):
         refresh.refresh(variant, Progress(show=sys.stderr.isatty()))
         snapshot = serving.open(variant.corpus)
         for mode in MODES:
             means = recalls(snapshot, questions[: options.limit], mode)
-            print(f"{name:34} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
+            print(f"{name:52} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
 
 
-def variants(base: config.Config) -> Iterable[tuple[str, config.Config]]:
-    """The configured corpus, then the same without contexts, then without headers."""
+def variants(base: config.Config, prompts: Sequence[PromptKind]) -> Iterable[tuple[str, config.Config]]:
+    """The corpus with contexts of each kind of prompt, then the same without contexts, then without headers."""
     lexical = "+".join(base.index.lexical_text)
-    yield f"{base.context.strategy} (lexical {lexical})", base
+    for prompt in prompts:
+        corpus = base.corpus if prompt == base.context.prompt else f"{base.corpus}-{prompt}"
+        context = dataclasses.replace(base.context, prompt=prompt)
+        name = f"{base.context.strategy} {prompt} (lexical {lexical})"
+        yield name, dataclasses.replace(base, context=context, corpus=corpus)
     for strategy in ("header", "none"):
         context = dataclasses.replace(base.context, strategy=strategy)
         yield strategy, dataclasses.replace(base, context=context, corpus=f"{base.corpus}-{strategy}")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from indexing import serving
@@ -75,8 +76,15 @@ def test_the_job_from_files_to_search(tmp_path: Path, capsys: pytest.CaptureFixt
     first = run(capsys, "refresh", config)
     assert set(first) >= {"snapshot", "documents", "chunks", "tokens", "seconds"}
     assert set(first["documents"]) >= {"total", "new", "changed", "unchanged", "deleted", "stale", "quarantined"}
-    assert set(first["chunks"]) == {"total", "ok", "fallback", "failed", "skipped", "generated", "reused"}
-    assert set(first["tokens"]) == {"prompt", "cached", "computed", "ideal", "block_rounding", "retries", "output"}
+    statuses = {"ok", "fallback", "failed", "skipped"}
+    assert set(first["chunks"]) == {"total", *statuses, "ungrounded", "generated", "reused"}
+    tokens, reasons = first["tokens"], {"ideal", "block_rounding", "retries", "evicted"}
+    assert set(tokens) == {"prompt", "cached", "computed", *reasons, "preemptions", "output"}
+    assert tokens["computed"] == tokens["prompt"] - tokens["cached"] == sum(tokens[reason] for reason in reasons)
+    assert tokens["evicted"] == tokens["preemptions"] == 0 < tokens["ideal"]
+    (replica,) = first["replicas"]
+    assert replica["documents"] == 5 and 0 < replica["busy"] <= 1
+    assert sum(first["object_store_bytes"].values()) > sum(len(content) for content in DOCUMENTS.values())
     chunks = first["chunks"]
     assert chunks["ok"] + chunks["fallback"] + chunks["failed"] + chunks["skipped"] == chunks["total"] > 5
     assert (first["documents"]["total"], first["documents"]["quarantined"], first["documents"]["empty"]) == (5, 1, 1)
@@ -99,6 +107,12 @@ def test_the_job_from_files_to_search(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(capsys, "status", str(tmp_path / "corpus"))["stage"] == "done"
     assert "undecodable" in run(capsys, "show", str(tmp_path / "corpus"), "broken.md", status=2)["error"]
     assert not list((tmp_path / "corpus").glob("runs/*/staged")), "intermediate files are gone"
+    (kept,) = (tmp_path / "corpus").glob("runs/*/documents.parquet")
+    accounts = {entry["id"]: entry for entry in pq.read_table(kept).to_pylist()}
+    assert accounts.keys() == DOCUMENTS.keys() and accounts["broken.md"]["reason"].startswith("undecodable")
+    for name in ("prompt", "cached", "ideal", "block_rounding", "retries", "output"):
+        assert sum(entry[f"tokens_{name}"] for entry in accounts.values()) == tokens[name]
+    assert accounts["leave.md"]["tokens_ideal"] > accounts["note.txt"]["tokens_ideal"] == 0
 
 
 @pytest.mark.ray
