@@ -503,6 +503,20 @@ def test_of_a_document_of_a_million_tokens_only_the_prompts_in_work_exist() -> N
     assert max(context.scope.end - context.scope.start for context in outcome.contexts) < 15_000
 
 
+def test_a_prompt_is_built_when_its_turn_comes() -> None:
+    engine = Inside()
+    engine.capacity = Capacity(None, 3)
+    longest = max(len(ids) for ids in Maker(engine).situate._prompts.build(*_parts_of(document(60))))
+    Maker(engine).run(document(60))
+    assert longest < engine.most <= 3 * longest
+
+
+def _parts_of(given: Document) -> Any:
+    encoding = FakeTokenizer().encode(given.text)
+    chunks = chunks_of(given)
+    return given, headings(given.text), encoding, scopes(given, headings(given.text), chunks, encoding.offsets, 8000)[0]
+
+
 @pytest.mark.parametrize("kind", get_args(PromptKind))
 def test_the_longest_public_document_gets_every_context_in_a_window_of_4096(kind: PromptKind) -> None:
     path = Path(__file__).resolve().parents[3] / "shared/data/codebases/documents.jsonl"

@@ -19,22 +19,19 @@ POISON = int(TOKENIZER.encode("poison").ids[0])
 
 
 class Mortal(FakeEngine):
-    """Dies, with all that is in work, of a prompt with the poison; `asked` are the prompts of all its lives."""
+    """Dies, with all that is in work, of a prompt with the poison; `asked` are the prompts that it answered."""
 
-    asked: list[tuple[int, ...]]
-    lives: list["Mortal"]
-
-    def __init__(self, shared: "Mortal | None" = None, mercy: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.dead, self.closed = False, False
-        self.mercy = mercy
-        self.asked = []
+        self.asked: list[tuple[int, ...]] = []
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, enough: Callable[[str], bool] = never
     ) -> Completion:
-        if POISON in prompt:
-            self.dead = True
+        for _ in range(12 if POISON in prompt else 0):  # what was asked before is answered first
+            await asyncio.sleep(0)
+        self.dead = self.dead or POISON in prompt
         for _ in range(3):
             if self.dead:
                 raise EngineDiedError("gone")
@@ -113,6 +110,7 @@ def test_what_was_answered_before_the_death_is_not_asked_again() -> None:
     ward = Ward()
     ward.run(*(document(name, poison=5 if name == "killer" else None) for name in ("one", "two", "killer")))
     asked = [prompt for engine in ward.engines for prompt in engine.asked]
+    assert len(ward.engines[0].asked) > 10
     assert len(asked) == len(set(asked))
     assert len(ward.done) == len(set(ward.done)) == len(asked)
 
