@@ -10,6 +10,7 @@ A context that passes comes with its ungrounded names and numbers; what they are
 these guards: they see form, not truth; a fluent wrong sentence passes. An echo is found where spaces part words.
 """
 
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enrichment.grounding import Grounding
+from enrichment.grounding import Grounding, known
 from enrichment.hashes import Hashes, HashSet, hashes_of, runs_of
 from enrichment.records import Document
 from enrichment.sentences import enough, sentences
@@ -64,7 +65,7 @@ class Judge:
     def __init__(self, document: Document, own_words: Sequence[str], lead: str) -> None:
         """`own_words` are the prompt's own; `lead` is the beginning written for the model, which stands before its output."""
         self._document = document
-        self._own_words = own_words
+        self._own_words = tuple(own_words)
         self._lead = lead
 
     def __call__(self, output: str) -> Judgement:
@@ -94,13 +95,9 @@ class Judge:
         long = [runs for runs in parts if len(runs)]
         if not long:
             return False
-        if any(self._own_runs.has(runs).any() for runs in long):
+        if any(_own_runs(self._own_words).has(runs).any() for runs in long):
             return True
         return all(self._document_runs.has(runs).all() for runs in long)
-
-    @cached_property
-    def _own_runs(self) -> HashSet:
-        return HashSet(np.concatenate([_runs(""), *map(_runs, self._own_words)]))
 
     @cached_property
     def _document_runs(self) -> HashSet:
@@ -109,10 +106,20 @@ class Judge:
     @cached_property
     def _grounding(self) -> Grounding:
         document = self._document
-        # Our words are no inventions, but our numbers are: the "clause 4" of the instructions is an example. The metadata are
-        # in no prompt.
-        own = (_DIGITS.sub(" ", words) for words in (self._lead, *self._own_words))
-        return Grounding((document.text, document.title or "", document.date or "", *own))
+        # The metadata are in no prompt.
+        shown = (document.text, document.title or "", document.date or "")
+        return Grounding(shown, _own_known(self._lead, *self._own_words))
+
+
+@functools.cache
+def _own_runs(words: tuple[str, ...]) -> HashSet:
+    return HashSet(np.concatenate([_runs(""), *map(_runs, words)]))
+
+
+@functools.cache
+def _own_known(*words: str) -> HashSet:
+    """Our words are no inventions, but our numbers are: the "clause 4" of the instructions is an example."""
+    return known(_DIGITS.sub(" ", text) for text in words)
 
 
 def _bad_form(text: str, lead: str) -> str | None:

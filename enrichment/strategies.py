@@ -222,7 +222,8 @@ class Situate:
         if not attempts:
             return Tokens()
         # At least the last token is always computed: its logits are the answer's beginning.
-        shared = min(_common(before, prompt), len(prompt) - 1)
+        # A prompt from before the last may share more: then the cache knew.
+        shared = max(min(_common(before, prompt), len(prompt) - 1), attempts[0].cached_tokens)
         retries = attempts[1:]
         return Tokens(
             prompt=sum(attempt.prompt_tokens for attempt in attempts),

@@ -42,8 +42,12 @@ _SCAN_FILES = 64
 
 
 @contextlib.contextmanager
-def cluster(address: str | None) -> Iterator[None]:
-    """A Ray to run on: the one at `address` or in the environment (as in a submitted job), else one in this machine."""
+def cluster(address: str | None, replicas: int = 1) -> Iterator[None]:
+    """A Ray to run on: the one at `address` or in the environment (as in a submitted job), else one in this machine.
+
+    The one here counts a CPU for each of the model's `replicas` and one for the embedder, however few cores they share: a
+    worker that waits for a CPU would not be there at all.
+    """
     for name, value in _DRIVER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -53,7 +57,7 @@ def cluster(address: str | None) -> Iterator[None]:
         remote = address or os.environ.get("RAY_ADDRESS")
         ray.init(
             address=remote or "local",  # else Ray joins any cluster that it finds running on this machine
-            num_cpus=None if remote else max(2, os.cpu_count() or 1),
+            num_cpus=None if remote else max(os.cpu_count() or 1, replicas + 1),
             include_dashboard=None if remote else False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -63,7 +63,7 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         dimension, fingerprints = check_models(config)
         if spans is not None:
             fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
-    with flow.cluster(address):
+    with flow.cluster(address, config.model.replicas if config.model else 1):
         with progress.stage("read", len(listing.files)):
             refs = sources.resolve(flow.scan(listing, config.documents.max_bytes))
         if not refs.num_rows:
