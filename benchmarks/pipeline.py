@@ -115,7 +115,7 @@ def settings(folder: Path, embedding: str = "fake") -> config.Config:
         {
             "corpus": str(folder / "corpus"),
             "documents": {"uri": str(folder / "documents")},
-            "model": {"name": "fake"},
+            "model": {"name": "fake", "replicas": os.cpu_count() or 1},
             "embedding": {"name": embedding},
             "index": {"rows_per_segment": ROWS_PER_SEGMENT},
         }

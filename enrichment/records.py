@@ -80,9 +80,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Enriched:
-    """One source record after enrichment: a document with its chunks, headers and contexts, or why there is none.
+    """One source record after enrichment: a document with its chunks and contexts, or why there is none.
 
-    `chunks`, `headers` and `contexts` are parallel. `reason` is null unless the document is empty or quarantined.
+    `chunks` and `contexts` are parallel. `reason` is null unless the document is empty or quarantined.
     `generated` counts the contexts that the model wrote in this run.
     """
 
@@ -92,7 +92,6 @@ class Enriched:
     replaced: int = 0
     reason: str | None = None
     chunks: tuple[Chunk, ...] = ()
-    headers: tuple[str | None, ...] = ()
     contexts: tuple[Context, ...] = ()
     strategy: str = "none"
     prompt_fingerprint: str | None = None

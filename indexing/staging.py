@@ -11,19 +11,27 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from enrichment.header import header
 from enrichment.records import Enriched
 from indexing import tables
 from indexing.tables import DOCUMENTS, ROWS
 
 TOKEN_COUNTS = ("prompt", "cached", "ideal", "block_rounding", "retries", "output")
-_DERIVED = ("document_id", "text")  # of a row: known from the document
+_OF_DOCUMENT = ("strategy", "prompt_fingerprint", "model_fingerprint")  # of a row: the same in all rows of a document
+_DERIVED = ("document_id", "text", "header", "rewrite")  # of a row: follows from the rest; no strategy rewrites yet
 _BUILT = ("offset", "length", "first_row", "num_rows")  # of a document: known when its segment is built
 
-_ROW_FIELDS = [field for field in ROWS if field.name not in _DERIVED]
+# Positions as int32: a text that Arrow can hold has no more.
+_ROW_FIELDS = [
+    field.with_type(pa.int32()) if field.type == pa.int64() else field
+    for field in ROWS
+    if field.name not in (*_OF_DOCUMENT, *_DERIVED)
+]
 UNITS = pa.schema(
     [
         *[field for field in DOCUMENTS if field.name not in _BUILT],
         pa.field("text", pa.string(), nullable=False),
+        *[ROWS.field(name) for name in _OF_DOCUMENT],
         pa.field("rows", pa.list_(pa.field("element", pa.struct(_ROW_FIELDS), nullable=False)), nullable=False),
         pa.field("generated", pa.int32(), nullable=False),
         *[pa.field(f"tokens_{name}", pa.int64(), nullable=False) for name in TOKEN_COUNTS],
@@ -61,6 +69,7 @@ def _unit(enriched: Enriched) -> dict[str, object]:
         "reason": enriched.reason,
         "replaced": enriched.replaced,
         "text": document.text,
+        **{name: getattr(enriched, name) for name in _OF_DOCUMENT},
         "rows": _rows(enriched),
         "generated": enriched.generated,
         **{f"tokens_{name}": enriched.tokens.get(name, 0) for name in TOKEN_COUNTS},
@@ -76,41 +85,43 @@ def _rows(enriched: Enriched) -> list[Mapping[str, object]]:
             "byte_start": chunk.byte_start,
             "byte_end": chunk.byte_end,
             "heading_path": list(chunk.heading_path),
-            "header": header,
             "context": context.text,
-            "rewrite": None,
             "status": str(context.status),
             "reason": context.reason,
-            "strategy": enriched.strategy,
             "scope_start": context.scope.start,
             "scope_end": context.scope.end,
-            "prompt_fingerprint": enriched.prompt_fingerprint,
-            "model_fingerprint": enriched.model_fingerprint,
             "context_key": context.key,
             "prompt_tokens": context.prompt_tokens,
             "cached_tokens": context.cached_tokens,
             "output_tokens": context.output_tokens,
             "attempts": context.attempts,
         }
-        for chunk, header, context in zip(enriched.chunks, enriched.headers, enriched.contexts, strict=True)
+        for chunk, context in zip(enriched.chunks, enriched.contexts, strict=True)
     ]
 
 
 def rows_of(table: pa.Table) -> pa.Table:
-    """The rows of a table of units, in its order, with document id and text."""
+    """The rows of a table of units, in its order, with all that need not travel once per row."""
     lists = table["rows"].combine_chunks()
     rows = pa.Table.from_struct_array(lists.flatten())
     parents = pc.list_parent_indices(lists)
-    ids = table["id"].take(parents)
+    owners = parents.to_pylist()
     texts = table["text"].to_pylist()
     starts, ends = rows["start"].to_pylist(), rows["end"].to_pylist()
-    pieces = [texts[p][s:e] for p, s, e in zip(parents.to_pylist(), starts, ends, strict=True)]
+    titles, strategies = table["title"].to_pylist(), table["strategy"].to_pylist()
+    headers = [
+        header(titles[owner], path) if strategies[owner] != "none" else None
+        for owner, path in zip(owners, rows["heading_path"].to_pylist(), strict=True)
+    ]
     columns = {
         **{name: rows[name] for name in rows.schema.names},
-        "document_id": ids,
-        "text": pa.array(pieces, pa.string()),
+        **{name: table[name].take(parents) for name in _OF_DOCUMENT},
+        "document_id": table["id"].take(parents),
+        "text": pa.array([texts[owners[row]][starts[row] : ends[row]] for row in range(len(owners))], pa.string()),
+        "header": pa.array(headers, pa.string()),
+        "rewrite": pa.nulls(len(owners), pa.string()),
     }
-    return pa.table([columns[name] for name in ROWS.names], schema=ROWS)
+    return pa.table([columns[field.name].cast(field.type) for field in ROWS], schema=ROWS)
 
 
 def documents_of(table: pa.Table) -> pa.Table:

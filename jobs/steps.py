@@ -27,7 +27,6 @@ from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
-from enrichment.header import header
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
 from enrichment.records import Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
@@ -160,7 +159,6 @@ class EnrichDocuments:
             source_sha256=sha256,
             replaced=loaded.replaced,
             chunks=chunks,
-            headers=tuple(header(loaded.document, c) if config.context.strategy != "none" else None for c in chunks),
             contexts=outcome.contexts,
             strategy=config.context.strategy,
             prompt_fingerprint=self._prompt_fingerprint,

@@ -3,7 +3,6 @@
 import pytest
 
 from enrichment.header import header
-from enrichment.records import Chunk, Document, DocumentId
 
 
 @pytest.mark.parametrize(
@@ -23,5 +22,4 @@ from enrichment.records import Chunk, Document, DocumentId
 def test_title_and_heading_path_are_joined_and_a_title_is_not_said_twice(
     title: str | None, path: tuple[str, ...], expected: str | None
 ) -> None:
-    document = Document(DocumentId("a"), "text", title=title)
-    assert header(document, Chunk(0, 0, 4, 0, 4, path)) == expected
+    assert header(title, path) == header(title, list(path)) == expected
