@@ -15,6 +15,7 @@ from pathlib import Path
 from enrichment.prompts import PromptKind
 from indexing import serving
 from indexing.search import Mode
+from indexing.storage import Storage, open_storage
 from jobs import config, refresh
 from jobs.progress import Progress
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("questions", type=Path)
     parser.add_argument("--limit", type=int, help="use the first N questions")
+    parser.add_argument("--ledger", type=Path, help="a folder of ledger parts, such as benchmarks/contexts: paid already")
     parser.add_argument("--prompts", nargs="+", choices=("causal", "quote"), help="default: the configured one")
     options = parser.parse_args()
     base = config.load(options.config)
@@ -36,11 +38,19 @@ def main() -> None:
     )
     print(f"{'variant':52} {'mode':8} " + " ".join(f"recall@{cut:<3}" for cut in CUTS))
     for name, variant in variants(base, options.prompts or [base.context.prompt]):
+        if options.ledger and variant.context.strategy == "situate":
+            lay_in(options.ledger, open_storage(variant.corpus))
         refresh.refresh(variant, Progress(show=sys.stderr.isatty()))
         snapshot = serving.open(variant.corpus)
         for mode in MODES:
             means = recalls(snapshot, questions[: options.limit], mode)
             print(f"{name:52} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
+
+
+def lay_in(folder: Path, storage: Storage) -> None:
+    """Put kept contexts into a corpus's ledger, where a refresh finds them by their keys."""
+    for part in sorted(folder.glob("contexts-*.parquet")):
+        storage.put(f"ledger/kept/{part.name}", part.read_bytes())
 
 
 def variants(base: config.Config, prompts: Sequence[PromptKind]) -> Iterable[tuple[str, config.Config]]:

@@ -76,8 +76,14 @@ class VllmEngine:
                         break
         except (VLLMValidationError, ValueError) as error:
             raise PromptRefusedError(str(error)) from error
-        except (EngineDeadError, EngineGenerateError) as error:
-            raise EngineDiedError(f"{type(error).__name__}: {error}") from error
+        except EngineGenerateError as error:
+            if not self._engine.errored:  # it goes on; this prompt was too much for it
+                raise PromptRefusedError(f"the engine could not answer it: {error.__cause__ or error}") from error
+            raise EngineDiedError(str(error)) from error
+        except EngineDeadError as error:
+            raise EngineDiedError(str(error)) from error
+        if last is None:
+            raise EngineDiedError("it ended a request without an answer")
         answer = last.outputs[0]
         return Completion(
             text=answer.text,
