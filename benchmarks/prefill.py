@@ -37,7 +37,7 @@ import numpy as np
 
 NAMES = {"a": "ours", "b": "ray.data.llm", "c": "ray.data.llm, shuffled", "d": "vllm.LLM"}
 CELL = ("prompt", "replicas", "cache", "variant")
-SAMPLE_S = 0.5
+SAMPLE_S = 5.0  # reading a process tree's shared memory takes a core for some tenths of a second
 
 
 def main() -> None:
@@ -199,6 +199,7 @@ def environment(replicas: int) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB per engine
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # else Ray sets it to 1, and ray.data.llm suffers
     }
     if replicas > 1:
         given |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}

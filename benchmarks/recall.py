@@ -28,7 +28,9 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("questions", type=Path)
     parser.add_argument("--limit", type=int, help="use the first N questions")
-    parser.add_argument("--ledger", type=Path, help="a folder of ledger parts, such as benchmarks/contexts: paid already")
+    parser.add_argument(
+        "--ledger", type=Path, help="a folder of ledger parts, such as benchmarks/contexts: paid already"
+    )
     parser.add_argument("--prompts", nargs="+", choices=("causal", "quote"), help="default: the configured one")
     options = parser.parse_args()
     base = config.load(options.config)

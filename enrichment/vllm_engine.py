@@ -165,6 +165,9 @@ def _set_environment(options: ModelOptions) -> None:
         defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB
         # Left to itself vLLM keeps one core free, which costs 40 % on a machine with two; two engines on the same
         # cores cost each other more.
-        defaults["VLLM_CPU_OMP_THREADS_BIND"] = cores.claim(options.replicas)
+        bound = cores.claim(options.replicas)
+        defaults["VLLM_CPU_OMP_THREADS_BIND"] = bound
+        # Ray has set it to the CPUs that it counts for the worker, one: a part of the kernels then ran on one core.
+        os.environ["OMP_NUM_THREADS"] = str(bound.count(",") + 1)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -21,7 +21,7 @@ from jobs.steps import EnrichDocuments, Run, StageVectors
 
 T = TypeVar("T")
 
-_POLL_S = 0.5
+_POLL_S = 1.0  # each poll takes a moment of a core that an engine on a CPU computes with
 _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
 _START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
