@@ -5,17 +5,18 @@ when this process ends, however it ends, and kills them.
 """
 
 import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
+
+_GONE_S = 10.0  # a killed process that holds gigabytes takes a moment to give them back
 
 
 class Reaper:
     """Kills the processes that `started` started, when it is closed or this process dies."""
 
     def __init__(self) -> None:
-        self.pids: tuple[int, ...] = ()
+        self._processes: list[Any] = []
         self._watcher: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
@@ -25,23 +26,31 @@ class Reaper:
         try:
             yield
         finally:
-            self.pids = tuple(sorted(_descendants() - before))
-        if self.pids:
+            self._processes = sorted(_descendants() - before, key=lambda process: process.pid)
+        if self._processes:
             kill = f"read _; kill -KILL {' '.join(map(str, self.pids))} 2>/dev/null"
             self._watcher = subprocess.Popen(["/bin/sh", "-c", kill], stdin=subprocess.PIPE, start_new_session=True)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes in its charge."""
+        return tuple(process.pid for process in self._processes)
+
     def close(self) -> None:
-        """Kill what is left of them."""
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.pids = ()
+        """Kill what is left of them; they are gone when this returns."""
+        import psutil
+
+        for process in self._processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()  # never another process that got the same number
+        psutil.wait_procs(self._processes, timeout=_GONE_S)
+        self._processes = []
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.wait()
 
 
-def _descendants() -> set[int]:
+def _descendants() -> set[Any]:
     import psutil
 
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    return set(psutil.Process().children(recursive=True))

@@ -23,6 +23,7 @@ from enrichment.vllm_engine import VllmEngine, engine_arguments
 
 OPTIONS = ModelOptions("smollm2-135m-instruct", max_model_len=2048, engine={"num_gpu_blocks_override": 128})
 CACHE_TOKENS = 128 * 32
+STORY = "<|im_start|>user\nTell a story.<|im_end|>\n<|im_start|>assistant\nOnce"  # goes on for a while
 
 
 def test_arguments_are_overridden_by_name() -> None:
@@ -77,7 +78,7 @@ def test_the_real_engine(running: VllmEngine, tokenizer: FileTokenizer) -> None:
 
 async def _all_of_it(engine: VllmEngine, tokenizer: FileTokenizer) -> None:
     assert engine.capacity.cache_tokens == CACHE_TOKENS and len(engine.pids) >= 1
-    prompt = tokenizer.encode_template("<|im_start|>user\nTell a story.<|im_end|>\n<|im_start|>assistant\nOnce")
+    prompt = tokenizer.encode_template(STORY)
 
     whole = await ask(engine, prompt, Sampling(40))
     cut = await ask(engine, prompt, Sampling(40), enough=lambda text: text.count(" ") >= 5)
@@ -124,7 +125,7 @@ def test_an_engine_whose_process_is_killed_is_dead_for_all_requests_and_leaves_n
 ) -> None:
     engine = VllmEngine(models.resolve(OPTIONS.name), replace(OPTIONS, max_model_len=512))
     pids = engine.pids
-    prompt = tokenizer.encode_template("Tell a long story about a lighthouse.")
+    prompt = tokenizer.encode_template(STORY)
 
     async def killed() -> list[Completion | BaseException]:
         begun = asyncio.Event()
@@ -134,7 +135,7 @@ def test_an_engine_whose_process_is_killed_is_dead_for_all_requests_and_leaves_n
             return False
 
         requests = [asyncio.create_task(engine.generate(prompt, Sampling(400), begins)) for _ in range(3)]
-        await begun.wait()
+        await asyncio.wait_for(begun.wait(), 60)
         (core,) = (pid for pid in pids if "EngineCore" in psutil.Process(pid).name())
         os.kill(core, signal.SIGKILL)
         answers = await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 60)
