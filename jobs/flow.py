@@ -65,12 +65,12 @@ def cluster(address: str | None, replicas: int = 1) -> Iterator[None]:
             runtime_env=_environment(),
         )
     _quieten()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # Ray prints there what happens to its workers
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints there what happens to its workers, some of it at the end
+        try:
             yield
-    finally:
-        if started:
-            ray.shutdown()
+        finally:
+            if started:
+                ray.shutdown()
 
 
 def scan(listing: Listing, max_bytes: int) -> pa.Table:
