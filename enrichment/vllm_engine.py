@@ -1,5 +1,6 @@
 """vLLM as an Engine: its arguments, its environment, its processes. The only file that knows vLLM."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from enrichment.engine import Capacity, Completion, EngineDiedError, ModelOption
 from enrichment.errors import ConfigError
 from enrichment.reaper import Reaper
 
+_WATCH_S = 1.0
 _LOOKAHEAD = 8  # requests that wait inside the engine, so that a place that falls free is taken in the same step
 
 
@@ -39,6 +41,8 @@ class VllmEngine:
             raise
         self._counter: Any = counter
         self._request_ids = itertools.count()
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._watch: asyncio.Task[None] | None = None
         blocks = self._engine.vllm_config.cache_config.num_gpu_blocks
         self.capacity = Capacity(blocks * options.block_tokens, arguments["max_num_seqs"] + _LOOKAHEAD)
 
@@ -66,6 +70,13 @@ class VllmEngine:
             str(next(self._request_ids)),
             priority=-1 if sampling.urgent else 0,
         )
+        if self._engine.errored:
+            raise EngineDiedError("it is gone")
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._wake_when_dead())
+        asking = asyncio.current_task()
+        assert asking is not None
+        self._asking.add(asking)
         last: Any = None
         stopped = False
         try:
@@ -82,6 +93,12 @@ class VllmEngine:
             raise EngineDiedError(str(error)) from error
         except EngineDeadError as error:
             raise EngineDiedError(str(error)) from error
+        except asyncio.CancelledError as error:
+            if not self._engine.errored:
+                raise
+            raise EngineDiedError("it died without a word to this request") from error
+        finally:
+            self._asking.discard(asking)
         if last is None:
             raise EngineDiedError("it ended a request without an answer")
         answer = last.outputs[0]
@@ -92,6 +109,14 @@ class VllmEngine:
             cached_tokens=last.num_cached_tokens or 0,
             output_tokens=len(answer.token_ids),
         )
+
+    async def _wake_when_dead(self) -> None:
+        """vLLM tells its death to the requests that it knows; one that it was just about to know would wait for ever."""
+        while not self._engine.errored:
+            await asyncio.sleep(_WATCH_S)
+        await asyncio.sleep(_WATCH_S)  # time for those that are told
+        for asking in self._asking:
+            asking.cancel()
 
     @property
     def pids(self) -> tuple[int, ...]:
