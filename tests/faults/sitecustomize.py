@@ -1,7 +1,7 @@
 """Faults for processes that tests start: with this directory on PYTHONPATH, words in a document make an engine fail.
 
 `FAULTS` in the environment is JSON: word -> what happens when a prompt with it reaches the engine. `die`: the engine is gone
-until it is started again; `exit`: the whole process is gone; `hang`: no answer ever; `slow`: each answer takes half a second;
+until it is started again; `exit`: the whole process is gone; `hang`: no answer ever; `slow`: each answer takes two seconds;
 `kill`: vLLM's own engine process is killed. Only the engines of the package are touched.
 """
 
@@ -29,7 +29,7 @@ def _break_fake_engine() -> None:
         if "hang" in found:
             await asyncio.sleep(3600)
         if "slow" in found:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2.0)
         if "die" in found:
             self.dead = True
         if getattr(self, "dead", False):

@@ -19,7 +19,7 @@ DOCUMENTS, SECTIONS = 24, 6
 
 
 class Saboteur(Progress):
-    """Kills a worker after some contexts, then a whole node."""
+    """Kills a worker when the first contexts are there, and a whole node when it is next told of the counts."""
 
     def __init__(self, cluster: Any, node: Any) -> None:
         super().__init__(show=False)
@@ -28,12 +28,12 @@ class Saboteur(Progress):
 
     def counts(self, counts: Mapping[str, int]) -> None:
         generated = counts.get("generated", 0)
-        if generated >= 20 and not self.killed:
+        if generated and not self.killed:
             own = psutil.Process().children(recursive=True)
             victim = next(process for process in own if "RelayedEnrich" in process.name() + " ".join(process.cmdline()))
             self.killed.append(f"worker after {generated}")
             victim.kill()
-        elif generated >= 60 and len(self.killed) == 1:
+        elif generated and len(self.killed) == 1:
             self.killed.append(f"node after {generated}")
             self._cluster.remove_node(self._node, allow_graceful=False)
 
