@@ -89,11 +89,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
             chunks = split(document, headings, settings.split, by_words, encoding.offsets, given)
             if len(chunks) < 2:
                 continue  # nothing to situate
-            room = settings.model.max_model_len - settings.context.max_output_tokens
-            room -= len(prompts.prefix(document, headings))
-            room -= max(len(prompts.suffix(document, chunk)) for chunk in chunks)
+            work = prompts.of(document, headings, chunks, encoding)
+            room = settings.model.max_model_len - settings.context.max_output_tokens - work.around
             cuts = scopes(document, headings, chunks, encoding.offsets, max(1, room))
-            built = [prompt for scope in cuts for prompt in prompts.build(document, headings, encoding, scope)]
+            built = [work.prompt(scope, chunk) for scope in cuts for chunk in scope.chunks]
             rows += [(document.id, number, prompt) for number, prompt in enumerate(built)]
     columns = [list(column) for column in zip(*rows, strict=True)]
     schema = pa.schema([("document", pa.string()), ("chunk", pa.int32()), ("tokenized_prompt", pa.list_(pa.int32()))])

@@ -22,7 +22,7 @@ from prefill_prompts import cache_override, configure, prepare
 from enrichment import models
 from enrichment.engine import Sampling
 from enrichment.vllm_engine import engine_arguments
-from jobs import refresh
+from jobs import flow, refresh
 from jobs.progress import Progress
 
 BATCH_ROWS = 32  # what ray.data.llm sends to an engine at once by default; its input is cut into blocks of as many rows
@@ -82,21 +82,6 @@ class Clock(Progress):
         super().counts(counts)
 
 
-def object_store(dataset: Any) -> dict[str, Any]:
-    """What the dataset's operators put into the object store, its input included, in bytes: the sum and each operator's."""
-    found: dict[str, int] = {}
-
-    def visit(summary: Any) -> None:
-        for parent in summary.parents:
-            visit(parent)
-        for operator in summary.operators_stats:
-            if operator.output_size_bytes is not None:
-                found[operator.operator_name] = int(operator.output_size_bytes.sum)
-
-    visit(dataset.get_stats_summary())
-    return {"object_store_bytes": sum(found.values()), "operators": found}
-
-
 def start_ray(replicas: int) -> None:
     """A Ray of this process alone; CPUs are counted so that engines and the other operators never wait for each other."""
     import logging
@@ -149,12 +134,13 @@ def run_ray_llm(options: argparse.Namespace, shuffled: bool) -> dict[str, Any]:
         answered = sum(batch.num_rows for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
         requests = [json.loads(line) for path in Path(log).iterdir() for line in path.read_text().splitlines()]
         replicas = len(list(Path(log).iterdir()))
-        store = object_store(dataset)
+        store = flow.object_store_bytes(dataset)
     assert answered == len(requests) == rows.num_rows
     found = figures([(r["prompt"], r["cached"], r["output"]) for r in requests])
     started, ended = min(r["started"] for r in requests), max(r["ended"] for r in requests)
     ray.shutdown()
-    return found | store | {"wall_s": ended - started, "ended": ended, "engines": replicas}
+    found |= {"object_store_bytes": sum(store.values()), "operators": store}
+    return found | {"wall_s": ended - started, "ended": ended, "engines": replicas}
 
 
 def counting_stage(log: str) -> type:

@@ -94,7 +94,7 @@ class Prompts:
             *tokenizer.encode_template("\n" + _QUESTION),
             *tokenizer.encode_template(chat.after + ANSWER_PREFIX),
         ]
-        # Neighbours often stand under the same heading, and each suffix is made twice: to measure and to send.
+        # Neighbours often stand under the same heading.
         self._under = functools.lru_cache(maxsize=256)(self._heading)
 
     def prefix(self, document: Document, headings: Sequence[Heading]) -> list[int]:

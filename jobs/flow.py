@@ -133,10 +133,10 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     found = relay.collect(batches, report, config.limits.stall_timeout_s)
     summary = pa.concat_tables(found, promote_options="permissive")
-    return Enrichment(summary, relay.facts(), _object_store_bytes(dataset))
+    return Enrichment(summary, relay.facts(), object_store_bytes(dataset))
 
 
-def _object_store_bytes(dataset: Any) -> dict[str, int]:
+def object_store_bytes(dataset: Any) -> dict[str, int]:
     """What each step of an executed dataset put into Ray's object store, by Ray's name for it; the input is one."""
     found: dict[str, int] = {}
     summary = dataset.get_stats_summary()
