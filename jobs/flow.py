@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from enrichment.errors import SituateError
+from enrichment.errors import OperationError, SituateError
 from indexing import segments
 from indexing.manifest import SegmentEntry
 from indexing.storage import is_remote, open_storage
@@ -130,10 +130,26 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         max_restarts=-1,
         max_task_retries=_TASK_TRIES,
     )
+    stop = _stop_of(dataset)
     batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-    found = relay.collect(batches, report, config.limits.stall_timeout_s)
+    found = relay.collect(batches, report, config.limits.stall_timeout_s, stop)
     summary = pa.concat_tables(found, promote_options="permissive")
     return Enrichment(summary, relay.facts(), object_store_bytes(dataset))
+
+
+def _stop_of(dataset: Any) -> Callable[[], None]:
+    """What ends the execution of a dataset that is iterated over in another thread; afterwards it does nothing."""
+    from ray.data._internal.execution.execution_callback import ExecutionCallback
+
+    asked: list[bool] = []  # not an Event: the context travels to the workers, and an Event does not
+
+    class Stop(ExecutionCallback):
+        def on_execution_step(self, executor: Any) -> None:
+            if asked:
+                raise OperationError("the run was stopped")
+
+    dataset.context.custom_execution_callback_classes.append(Stop)
+    return lambda: asked.append(True)
 
 
 def object_store_bytes(dataset: Any) -> dict[str, int]:

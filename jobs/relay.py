@@ -24,6 +24,7 @@ T = TypeVar("T")
 _POLL_S = 1.0  # each poll takes a moment of a core that an engine on a CPU computes with
 _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
+_STOP_S = 60.0  # the most that Ray Data is given to end a run; it takes a second or two
 _START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
 
 
@@ -39,18 +40,32 @@ class Relay:
         self.end = WorkerEnd(self._actor)
 
     def collect(
-        self, batches: Iterable[T], report: Callable[[Mapping[str, int]], None], stall_timeout_s: float
+        self,
+        batches: Iterable[T],
+        report: Callable[[Mapping[str, int]], None],
+        stall_timeout_s: float,
+        stop: Callable[[], None],
     ) -> list[T]:
         """All batches, reporting the workers' counts meanwhile.
 
         Raises what a worker raised first if Ray ends the run, and OperationError with a diagnosis if no count has moved for
         `stall_timeout_s`; the time until a first worker is there (up to half an hour) and in which a model is loaded does not
-        count.
+        count. However it ends, the batches are at their end when it returns, if need be by `stop`: a thread that still
+        asks Ray for them while Ray is shut down takes the whole process along, without a word.
         """
         arrived: queue.Queue[T | _End] = queue.Queue()
-        threading.Thread(target=_drain, args=(batches, arrived), daemon=True).start()
+        drain = threading.Thread(target=_drain, args=(batches, arrived), daemon=True)
+        drain.start()
+        try:
+            return self._collected(arrived, report, _StallClock(stall_timeout_s))
+        finally:
+            stop()
+            drain.join(_STOP_S)
+
+    def _collected(
+        self, arrived: "queue.Queue[T | _End]", report: Callable[[Mapping[str, int]], None], clock: "_StallClock"
+    ) -> list[T]:
         found: list[T] = []
-        clock = _StallClock(stall_timeout_s)
         while True:
             try:
                 item = arrived.get(timeout=_POLL_S)
