@@ -22,9 +22,6 @@ from functools import cached_property
 
 import regex
 
-from enrichment.hashes import HashSet, hashes_of
-from enrichment.sentences import sentences
-
 MAX_FOUND = 8
 """More are not reported: a text with eight unknown names is as wrong as one with eighty."""
 
@@ -46,19 +43,20 @@ _MONTHS = (  # as `_key` gives them
 class Grounding:
     """The words and numbers that the model was shown; read once, when the first name or number is asked for."""
 
-    def __init__(self, shown: Sequence[str], besides: HashSet) -> None:
+    def __init__(self, shown: Sequence[str], besides: frozenset[str]) -> None:
         """`besides` is what else is `known`, such as the words of the instructions."""
         self._shown, self._besides = shown, besides
 
     @cached_property
-    def _known(self) -> HashSet:
+    def _known(self) -> frozenset[str]:
         return known(self._shown)
 
-    def ungrounded(self, text: str) -> tuple[str, ...]:
-        """The names and numbers that were not shown: sorted, unique, at most `MAX_FOUND`."""
-        text = _normal(text)
-        found = {name for name in _names(text) if not self._knows_name(name)}
-        found.update(number for number in _NUMBER.findall(text) if not self._knows_number(number))
+    def ungrounded(self, sentences: Sequence[str]) -> tuple[str, ...]:
+        """The names and numbers of a text's sentences that were not shown: sorted, unique, at most `MAX_FOUND`."""
+        found: set[str] = set()
+        for sentence in map(_normal, sentences):
+            found.update(name for name in _names(sentence) if not self._knows_name(name))
+            found.update(number for number in _NUMBER.findall(sentence) if not self._knows_number(number))
         return tuple(sorted(found)[:MAX_FOUND])
 
     def _knows_name(self, name: str) -> bool:
@@ -75,26 +73,25 @@ class Grounding:
         return True
 
     def _knows(self, entries: Iterable[str]) -> bool:
-        asked = hashes_of(entries)
-        return bool((self._known.has(asked) | self._besides.has(asked)).all())
+        return all(entry in self._besides or entry in self._known for entry in entries)
 
 
-def known(texts: Iterable[str]) -> HashSet:
+def known(texts: Iterable[str]) -> frozenset[str]:
     """All that the texts make known."""
-    return HashSet(hashes_of(entry for text in texts for entry in _entries(_normal(text))))
+    return frozenset(entry for text in texts for entry in _entries(_normal(text)))
 
 
 def _normal(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
-def _names(text: str) -> Iterator[str]:
-    first_words = (_WORD.search(text, span.start, span.end) for span in sentences(text))
-    starts = {match.start() for match in first_words if match}
-    for match in _WORD.finditer(text):
+def _names(sentence: str) -> Iterator[str]:
+    for place, match in enumerate(_WORD.finditer(sentence)):
         word, start = match[0], match.start()
-        begins = start in starts or _QUOTED_SENTENCE.search(text[max(0, start - 3) : start])
-        if len(word) > 1 and any(char.isupper() for char in (word[1:] if begins else word)):
+        if len(word) < 2 or word.islower():
+            continue
+        begins = place == 0 or _QUOTED_SENTENCE.search(sentence[max(0, start - 3) : start])
+        if any(char.isupper() for char in (word[1:] if begins else word)):
             yield word
 
 
@@ -103,7 +100,7 @@ def _entries(text: str) -> Iterator[str]:
     find = _ASCII_WORD.findall if text.isascii() else _WORD.findall
     for word in set(find(text)):  # a text has few different words: each is looked at once
         yield _key(word)
-        if not (word.isalpha() and (word.islower() or word.istitle())):
+        if not word.isalpha() or not (word.islower() or word.istitle()):
             yield from map(_key, _PARTS.findall(word))
     for number in set(_NUMBER.findall(text)):
         yield from map(_decimal, _PIECES.split(number))

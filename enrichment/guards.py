@@ -13,6 +13,7 @@ these guards: they see form, not truth; a fluent wrong sentence passes. An echo 
 import functools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -71,28 +72,27 @@ class Judge:
     def __call__(self, output: str) -> Judgement:
         if _REASONING.search(output):
             return Judgement(None, "reasoning")
-        text = _complete_sentences((self._lead + output).strip().split("\n", 1)[0])
-        if not text:
+        kept = _complete_sentences((self._lead + output).strip().split("\n", 1)[0])
+        if not kept:
             return Judgement(None, "no_sentence" if output.strip() else "empty")
-        reason = _bad_form(text, self._lead)
-        if reason is None and self._echoes(text.removeprefix(self._lead)):
+        reason = _bad_form(kept, self._lead)
+        if reason is None and self._echoes([kept[0].removeprefix(self._lead), *kept[1:]]):
             reason = "echo"
         if reason is not None:
             return Judgement(None, reason)
-        return Judgement(text, None, self._grounding.ungrounded(text))
+        return Judgement(" ".join(kept), None, self._grounding.ungrounded(kept))
 
     def enough(self, output: str) -> bool:
         """Whether a growing output holds all that will be kept of it."""
         return enough(self._lead + output, MAX_SENTENCES)
 
-    def _echoes(self, text: str) -> bool:
-        """Whether it repeats the prompt's words, or each long sentence stands in the document: then it adds nothing.
+    def _echoes(self, kept: Sequence[str]) -> bool:
+        """Whether they repeat the prompt's words, or each long sentence stands in the document: then it adds nothing.
 
         A sentence counts as standing there if all its runs of eight words do. Of our own words one run is too many: a
         document's may be a long name or a rule worth quoting, ours never are.
         """
-        parts = (_runs(text[span.start : span.end]) for span in sentences(text))
-        long = [runs for runs in parts if len(runs)]
+        long = [runs for runs in map(_runs, kept) if len(runs)]
         if not long:
             return False
         if any(_own_runs(self._own_words).has(runs).any() for runs in long):
@@ -117,17 +117,18 @@ def _own_runs(words: tuple[str, ...]) -> HashSet:
 
 
 @functools.cache
-def _own_known(*words: str) -> HashSet:
+def _own_known(*words: str) -> frozenset[str]:
     """Our words are no inventions, but our numbers are: the "clause 4" of the instructions is an example."""
     return known(_DIGITS.sub(" ", text) for text in words)
 
 
-def _bad_form(text: str, lead: str) -> str | None:
-    """What is wrong with a trimmed text whatever the document says."""
+def _bad_form(kept: Sequence[str], lead: str) -> str | None:
+    """What is wrong with the sentences whatever the document says."""
+    text = " ".join(kept)
     for reason, found in (
         ("control_character", _BROKEN in text or (not text.isprintable() and any(map(_is_control, text)))),
         ("refusal", _REFUSAL.search(text) is not None),
-        ("loop", _loops(text)),
+        ("loop", len(set(kept)) < len(kept) or _loops(text)),
         ("empty", not _WORD.search(text.removeprefix(lead))),
         ("url", _URL.search(text) is not None),
         ("markup", _MARKUP.search(text) is not None),
@@ -137,14 +138,14 @@ def _bad_form(text: str, lead: str) -> str | None:
     return None
 
 
-def _complete_sentences(paragraph: str) -> str:
-    pieces = [paragraph[span.start : span.end].strip() for span in sentences(paragraph)]
+def _complete_sentences(paragraph: str) -> list[str]:
     kept = []
-    for piece in pieces[:MAX_SENTENCES]:
+    for span in sentences(paragraph)[:MAX_SENTENCES]:
+        piece = paragraph[span.start : span.end].strip()
         if not _SENTENCE_END.search(piece):
             break
         kept.append(piece)
-    return " ".join(kept)
+    return kept
 
 
 def _is_control(char: str) -> bool:
@@ -155,14 +156,8 @@ def _loops(text: str) -> bool:
     if _RUN.search(text):
         return True
     words = _WORD.findall(text.lower())
-    seen: dict[tuple[str, ...], int] = {}
-    for start in range(len(words) - _LOOP_WORDS + 1):
-        gram = tuple(words[start : start + _LOOP_WORDS])
-        seen[gram] = seen.get(gram, 0) + 1
-        if seen[gram] >= _LOOP_TIMES:
-            return True
-    halves = [piece for piece in (text[span.start : span.end].strip() for span in sentences(text)) if piece]
-    return len(halves) != len(set(halves))
+    grams = Counter(zip(*(words[start:] for start in range(_LOOP_WORDS)), strict=False))
+    return any(times >= _LOOP_TIMES for times in grams.values())
 
 
 def _runs(text: str) -> Hashes:

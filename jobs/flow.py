@@ -143,7 +143,7 @@ def _stop_of(dataset: Any) -> Callable[[], None]:
 
     asked: list[bool] = []  # not an Event: the context travels to the workers, and an Event does not
 
-    class Stop(ExecutionCallback):
+    class Stop(ExecutionCallback):  # type: ignore[misc]  # it is not typed
         def on_execution_step(self, executor: Any) -> None:
             if asked:
                 raise OperationError("the run was stopped")
