@@ -33,6 +33,7 @@ _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:(?:(,)\d{3})+(?:\.\d+)?|(?:(\.)\d{3})+(
 _WORD = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}\p{Lm}\p{N}_]+")
 _ASCII_WORD = re.compile(r"[A-Za-z0-9_]+")  # the same in a text of ASCII, four times as fast
 _PARTS = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|\p{N}+")
+_STEM = 3  # letters that a plural's s must have before it
 _QUOTED_SENTENCE = re.compile(r"[:,]\s?[\"“„«]$")  # `It asks: "How long ...`
 _MONTHS = (  # as `_key` gives them
     *("january", "february", "march", "april", "may", "june"),
@@ -73,12 +74,28 @@ class Grounding:
         return True
 
     def _knows(self, entries: Iterable[str]) -> bool:
-        return all(entry in self._besides or entry in self._known for entry in entries)
+        return all(_has(self._besides, entry) or _has(self._known, entry) for entry in entries)
 
 
 def known(texts: Iterable[str]) -> frozenset[str]:
-    """All that the texts make known."""
-    return frozenset(entry for text in texts for entry in _entries(_normal(text)))
+    """All that the texts make known: words with their plural's s, the rest as `_key` gives it."""
+    found: set[str] = set()
+    for text in map(_normal, texts):
+        find = _ASCII_WORD.findall if text.isascii() else _WORD.findall
+        words = set(find(text))  # a text has few different words: each is looked at once
+        found.update(map(str.casefold, words))
+        for word in words:
+            if not (word.islower() or word.istitle()) or not word.isalpha():
+                found.add(_key(word))
+                found.update(map(_key, _PARTS.findall(word)))
+        for number in set(_NUMBER.findall(text)):
+            found.update(map(_decimal, _PIECES.split(number)))
+            found.update(_groups(number))
+    return frozenset(found)
+
+
+def _has(words: frozenset[str], entry: str) -> bool:
+    return entry in words or (len(entry) >= _STEM and f"{entry}s" in words)
 
 
 def _normal(text: str) -> str:
@@ -95,24 +112,12 @@ def _names(sentence: str) -> Iterator[str]:
             yield word
 
 
-def _entries(text: str) -> Iterator[str]:
-    """All that makes a name or a number known: words, parts of identifiers, numbers, digit groups."""
-    find = _ASCII_WORD.findall if text.isascii() else _WORD.findall
-    for word in set(find(text)):  # a text has few different words: each is looked at once
-        yield _key(word)
-        if not word.isalpha() or not (word.islower() or word.istitle()):
-            yield from map(_key, _PARTS.findall(word))
-    for number in set(_NUMBER.findall(text)):
-        yield from map(_decimal, _PIECES.split(number))
-        yield from _groups(number)
-
-
 def _key(word: str) -> str:
     """What a word is compared by. The plural's s comes off on both sides, so it need not really be one."""
     word = word.casefold()
     if word.isdecimal():
         return _decimal(word)
-    return word[:-1] if len(word) > 3 and word.endswith("s") else word
+    return word[:-1] if len(word) > _STEM and word.endswith("s") else word
 
 
 def _groups(number: str) -> list[str]:
