@@ -17,7 +17,7 @@ from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, 
 from enrichment.errors import ConfigError
 from enrichment.guards import Judge, Judgement
 from enrichment.prompts import ANSWER_PREFIX, OWN_WORDS, DocumentPrompts, PromptKind, Prompts, Scope
-from enrichment.records import Chunk, Context, Document, Heading, Span, Status
+from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Span, Status
 from enrichment.scopes import scopes
 from enrichment.tokens import Encoding
 
@@ -130,7 +130,9 @@ class Situate:
         self._model_fingerprint = model_fingerprint
         self._paid = paid
         self._done = done  # called with every context that the model wrote, as it is written
-        self._kept: dict[bytes, Answer] = {}  # of documents in work: an engine that dies takes no answer with it
+        # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
+        # to be grounded differs between two documents that begin alike.
+        self._kept: dict[tuple[DocumentId, bytes], Answer] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -150,7 +152,7 @@ class Situate:
         answered = await gather_in_order([self._scope(work, scope, judge) for scope in cuts])
         answers = [answer for scope in answered for answer in scope]
         for answer in answers:
-            self._kept.pop(answer.context.key or b"", None)
+            self._kept.pop((document.id, answer.context.key or b""), None)
         tokens = Tokens()
         for answer in answers:
             tokens = tokens.plus(answer.tokens)
@@ -165,14 +167,15 @@ class Situate:
         async with self.admission.request():
             prompt = work.prompt(scope, chunk)
             key = self._key(prompt)
-            if key in self._kept:
-                answer = self._kept[key]
+            kept = self._kept.get((work.document.id, key))
+            if kept is not None:
+                answer = kept
             elif key in self._paid:
                 answer = Answer(self._judged_again(self._paid[key], judge), False, Tokens())
             else:
                 answer = await self._ask(prompt, key, judge)
                 if answer.generated:
-                    self._kept[key] = answer
+                    self._kept[work.document.id, key] = answer
                     self._done(work.document, answer.context)
         held.finished_one()
         return replace(answer, context=replace(answer.context, scope=scope.span))

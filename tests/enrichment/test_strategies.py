@@ -575,3 +575,24 @@ def test_what_was_paid_for_is_judged_by_the_guards_and_the_policy_of_today() -> 
     assert (strict.contexts[1].text, strict.contexts[1].status) == (None, Status.FALLBACK)
     lax = Maker(engine, paid=paid_from(strict)).run(given)
     assert engine.prompts == [] and lax.contexts == first.contexts
+
+
+def test_documents_that_begin_alike_are_judged_each_by_its_own_words() -> None:
+    """The same prompt, while the first document is in work: only the second goes on to name what the answer names."""
+
+    class SlowAfterTheFirst(Scripted):
+        async def generate(self, prompt: Sequence[int], sampling: Sampling, enough: Enough = never) -> Completion:
+            await asyncio.sleep(0.05 if self.prompts else 0)
+            return await super().generate(prompt, sampling, enough)
+
+    alike = document(2)
+    knows = replace(alike, id=DocumentId("knows"), text=alike.text + "# End\n\nAll of this is Vantor's rule.\n\n")
+    maker = Maker(SlowAfterTheFirst([" is about the rule of Vantor."], capacity=Capacity(None, 2)))
+
+    async def both() -> list[Outcome]:
+        return list(await asyncio.gather(maker.arun(alike), maker.arun(knows)))
+
+    plain, named = asyncio.run(both())
+    assert plain.contexts[0].key == named.contexts[0].key
+    assert [context.reason for context in plain.contexts] == ["ungrounded: Vantor"] * 2
+    assert [context.reason for context in named.contexts] == [None] * 3
