@@ -92,16 +92,22 @@ class Judge:
         A sentence counts as standing there if all its runs of eight words do. Of our own words one run is too many: a
         document's may be a long name or a rule worth quoting, ours never are.
         """
-        long = [runs for runs in map(_runs, kept) if len(runs)]
+        long = [words for words in map(_words, kept) if len(words) >= _ECHO_WORDS]
         if not long:
             return False
-        if any(_own_runs(self._own_words).has(runs).any() for runs in long):
+        if any(_own_runs(self._own_words).has(_runs(words)).any() for words in long):
             return True
-        return all(self._document_runs.has(runs).all() for runs in long)
+        if not all(map(self._document_words.issuperset, long)):
+            return False
+        return all(self._document_runs.has(_runs(words)).all() for words in long)
+
+    @cached_property
+    def _document_words(self) -> frozenset[str]:
+        return frozenset(_words(self._document.text))
 
     @cached_property
     def _document_runs(self) -> HashSet:
-        return HashSet(_runs(self._document.text))
+        return HashSet(_runs(_words(self._document.text)))
 
     @cached_property
     def _grounding(self) -> Grounding:
@@ -113,7 +119,7 @@ class Judge:
 
 @functools.cache
 def _own_runs(words: tuple[str, ...]) -> HashSet:
-    return HashSet(np.concatenate([_runs(""), *map(_runs, words)]))
+    return HashSet(np.concatenate([_runs([]), *(_runs(_words(text)) for text in words)]))
 
 
 @functools.cache
@@ -155,11 +161,17 @@ def _is_control(char: str) -> bool:
 def _loops(text: str) -> bool:
     if _RUN.search(text):
         return True
-    words = _WORD.findall(text.lower())
-    grams = Counter(zip(*(words[start:] for start in range(_LOOP_WORDS)), strict=False))
-    return any(times >= _LOOP_TIMES for times in grams.values())
+    words = _words(text)
+    grams = list(zip(*(words[start:] for start in range(_LOOP_WORDS)), strict=False))
+    if len(set(grams)) > len(grams) - (_LOOP_TIMES - 1):  # none can occur that often
+        return False
+    return any(times >= _LOOP_TIMES for times in Counter(grams).values())
 
 
-def _runs(text: str) -> Hashes:
-    """The runs of eight words; none in a shorter text."""
-    return runs_of(hashes_of(_WORD.findall(text.lower())), _ECHO_WORDS)
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _runs(words: Sequence[str]) -> Hashes:
+    """The runs of eight words; none if there are fewer."""
+    return runs_of(hashes_of(words), _ECHO_WORDS)

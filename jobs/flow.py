@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,17 @@ _DRIVER_ENVIRONMENT = {
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
+_LOCAL_ENVIRONMENT = {
+    # Of a Ray that nobody looks into, its services would take an eighth of a core from an engine on a CPU.
+    "RAY_enable_metrics_collection": "false",
+    "RAY_event_stats": "false",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_prestart_worker_first_driver": "false",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+}
+_STEP_S = 0.2  # between looks at the workers, which Ray Data else takes as fast as it can
 _SCAN_FILES = 64
 
 
@@ -48,13 +60,13 @@ def cluster(address: str | None, replicas: int = 1) -> Iterator[None]:
     The one here counts a CPU for each of the model's `replicas` and one for the embedder, however few cores they share: a
     worker that waits for a CPU would not be there at all.
     """
-    for name, value in _DRIVER_ENVIRONMENT.items():
+    remote = address or os.environ.get("RAY_ADDRESS")
+    for name, value in (_DRIVER_ENVIRONMENT if remote else _DRIVER_ENVIRONMENT | _LOCAL_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     import ray
 
     started = not ray.is_initialized()
     if started:
-        remote = address or os.environ.get("RAY_ADDRESS")
         ray.init(
             address=remote or "local",  # else Ray joins any cluster that it finds running on this machine
             num_cpus=None if remote else max(os.cpu_count() or 1, replicas + 1),
@@ -130,25 +142,29 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         max_restarts=-1,
         max_task_retries=_TASK_TRIES,
     )
-    stop = _stop_of(dataset)
+    stop = _paced(dataset)
     batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     found = relay.collect(batches, report, config.limits.stall_timeout_s, stop)
     summary = pa.concat_tables(found, promote_options="permissive")
     return Enrichment(summary, relay.facts(), object_store_bytes(dataset))
 
 
-def _stop_of(dataset: Any) -> Callable[[], None]:
-    """What ends the execution of a dataset that is iterated over in another thread; afterwards it does nothing."""
+def _paced(dataset: Any) -> Callable[[], None]:
+    """Slow down the steps of a dataset's execution, in which any number of blocks may come and go.
+
+    Returns what ends the execution, which runs in another thread; after its end that does nothing.
+    """
     from ray.data._internal.execution.execution_callback import ExecutionCallback
 
     asked: list[bool] = []  # not an Event: the context travels to the workers, and an Event does not
 
-    class Stop(ExecutionCallback):  # type: ignore[misc]  # it is not typed
+    class Pace(ExecutionCallback):  # type: ignore[misc]  # it is not typed
         def on_execution_step(self, executor: Any) -> None:
             if asked:
                 raise OperationError("the run was stopped")
+            time.sleep(_STEP_S)
 
-    dataset.context.custom_execution_callback_classes.append(Stop)
+    dataset.context.custom_execution_callback_classes.append(Pace)
     return lambda: asked.append(True)
 
 

@@ -11,10 +11,11 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +23,18 @@ import pyarrow.compute as pc
 
 from enrichment import models
 from enrichment.admission import Admission
+from enrichment.documents import Loaded
 from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
-from enrichment.records import Context, Document, DocumentId, Enriched, Span
+from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
 from enrichment.strategies import UNGROUNDED, Free, Situate, Strategy
 from enrichment.supervision import RestartableEngine, Supervised
-from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
+from enrichment.tokens import Encoding, FakeTokenizer, FileTokenizer, Tokenizer
 from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, staging, tables
 from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
@@ -63,6 +65,15 @@ class Run:
             os.chdir(self.directory)
 
 
+class _Prepared(NamedTuple):
+    """A document as it goes to the strategy; `encoding` is its text in the model's tokens."""
+
+    loaded: Loaded
+    sha256: str
+    chunks: tuple[Chunk, ...]
+    encoding: Encoding | None
+
+
 class EnrichDocuments:
     """References -> units. Holds the language model; documents of one call go through it back to back."""
 
@@ -73,6 +84,7 @@ class EnrichDocuments:
         self._storage = open_storage(config.corpus)
         self._ledger = ledger.ContextWriter(self._storage, run.id)
         self._reader = SourceReader(run.root)
+        self._beside = ThreadPoolExecutor(1, "prepare")
         self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
         self._model_tokenizer: Tokenizer | None = None
         self._prompt_fingerprint: str | None = None
@@ -125,7 +137,11 @@ class EnrichDocuments:
             asyncio.get_running_loop().run_in_executor(None, self._ledger.flush)
 
     async def __call__(self, refs: pa.Table) -> pa.Table:
-        enriched = await asyncio.gather(*(self._enrich(ref) for ref in refs.to_pylist()))
+        # Reading, splitting and tokenising run beside the event loop, which feeds the engine: in one thread, since more
+        # would only take turns, and for all documents at once, since each change of threads costs as much as a chunk.
+        loop, listed = asyncio.get_running_loop(), refs.to_pylist()
+        prepared = await loop.run_in_executor(self._beside, lambda: [self._prepared(ref) for ref in listed])
+        enriched = await asyncio.gather(*map(self._enrich, listed, prepared))
         await asyncio.to_thread(self._ledger.flush)  # what leaves here is paid for, durably
         self._documents += refs.num_rows
         self._last_at = time.time()
@@ -141,14 +157,15 @@ class EnrichDocuments:
         source = source_name(ref["file"], ref["number"])
         return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}")
 
-    async def _enrich(self, ref: dict[str, Any]) -> Enriched:
+    async def _enrich(self, ref: dict[str, Any], prepared: _Prepared | DocumentError) -> Enriched:
+        if isinstance(prepared, DocumentError):
+            return self._quarantined(ref, prepared)
+        loaded, sha256, chunks, encoding = prepared
+        self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
+        source = source_name(ref["file"], ref["number"])
+        if not chunks:
+            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
         try:
-            # Reading, splitting and tokenising run beside the event loop, which feeds the engine.
-            loaded, sha256, chunks, encoding = await asyncio.to_thread(self._prepare, ref)
-            self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
-            source = source_name(ref["file"], ref["number"])
-            if not chunks:
-                return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
             outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         except DocumentError as error:
             return self._quarantined(ref, error)
@@ -167,7 +184,13 @@ class EnrichDocuments:
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
 
-    def _prepare(self, ref: dict[str, Any]) -> tuple[Any, str, Any, Any]:
+    def _prepared(self, ref: dict[str, Any]) -> _Prepared | DocumentError:
+        try:
+            return self._prepare(ref)
+        except DocumentError as error:
+            return error
+
+    def _prepare(self, ref: dict[str, Any]) -> _Prepared:
         loaded, sha256 = self._reader.load(ref)
         document = loaded.document
         by_tokens = self._run.config.split.by == "tokens"
@@ -186,7 +209,7 @@ class EnrichDocuments:
             model_tokens.offsets if model_tokens else None,
             given,
         )
-        return loaded, sha256, tuple(chunks), model_tokens
+        return _Prepared(loaded, sha256, tuple(chunks), model_tokens)
 
 
 def start_engine(options: ModelOptions) -> Engine:
