@@ -7,12 +7,10 @@ are exactly the dead rows.
 """
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from enrichment.errors import OperationError
 from indexing import layout
@@ -20,6 +18,7 @@ from indexing.manifest import DeadEntry, SegmentEntry
 from indexing.storage import Storage
 
 Bits = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +34,21 @@ def none_of(segment: SegmentEntry) -> Dead:
     return Dead(np.zeros(segment.num_documents, np.bool_), np.zeros(segment.num_rows, np.bool_))
 
 
-def with_places(before: Dead, documents: pa.Table, places: Iterable[int]) -> Dead:
-    """`before`, and the documents at `places` with their rows; `documents` has the columns first_row and num_rows."""
-    dead = before.documents.copy()
-    dead[list(places)] = True
-    rows = before.rows.copy()
-    firsts, numbers = documents["first_row"].to_numpy(), documents["num_rows"].to_numpy()
-    for first, number in zip(firsts[dead], numbers[dead], strict=True):
+def with_documents(before: Dead, places: Ints, first_rows: Ints, num_rows: Ints) -> Dead:
+    """`before`, and the documents at `places` with the rows that each of them has."""
+    documents, rows = before.documents.copy(), before.rows.copy()
+    documents[places] = True
+    for first, number in zip(first_rows, num_rows, strict=True):
         rows[first : first + number] = True
-    return Dead(dead, rows)
+    return Dead(documents, rows)
 
 
-def write(storage: Storage, segment: SegmentEntry, dead: Dead) -> DeadEntry:
-    """Store the bitmaps; the same bits are the same object."""
+def write(storage: Storage, segment: SegmentEntry, dead: Dead, known: DeadEntry | None = None) -> DeadEntry:
+    """Store the bitmaps, unless they are the `known` ones: the same bits are the same object."""
     data = _packed(dead.rows) + _packed(dead.documents)
     sha256 = hashlib.sha256(data).hexdigest()
-    storage.put(layout.dead(segment.id, sha256), data)
+    if known is None or known.sha256 != sha256:
+        storage.put(layout.dead(segment.id, sha256), data)
     return DeadEntry(sha256, len(data), int(dead.documents.sum()), int(dead.rows.sum()))
 
 
@@ -61,9 +59,7 @@ def read(storage: Storage, segment: SegmentEntry, entry: DeadEntry | None) -> De
     name = layout.dead(segment.id, entry.sha256)
     data = storage.get(name)
     if len(data) != entry.size_bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise OperationError(
-            f"{storage.uri}/{name} differs from its manifest: it is damaged; restore it or roll back"
-        )
+        raise OperationError(f"{storage.uri}/{name} differs from its manifest: it is damaged; restore it or roll back")
     bits = np.frombuffer(data, np.uint8)
     cut = -(-segment.num_rows // 8)
     rows, documents = _unpacked(bits[:cut], segment.num_rows), _unpacked(bits[cut:], segment.num_documents)

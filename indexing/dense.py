@@ -125,8 +125,8 @@ class DenseIndex:
         """For each query of (m, d) the k best live vectors, best first, and every vector that ties with the k-th.
 
         What `dead` says is remembered for the mapping that was passed last: pass another one when vectors die, never the
-        same one changed. One vector more than k is fetched from each segment, and four times as many for the queries whose score has not
-        dropped below the k-th.
+        same one changed. One vector more than k is fetched from each segment, and four times as many for the queries whose
+        score has not dropped below the k-th.
         """
         if queries.ndim != 2 or queries.shape[1] != self.dimension or not np.isfinite(queries).all():
             raise OperationError(f"Query vectors {queries.shape} must be finite, with {self.dimension} dimensions.")

@@ -72,8 +72,8 @@ class Part(NamedTuple):
 
 Ids = tuple[str, str]
 """The first and the last document id of a segment."""
-Refused = Collection[tuple[str, str]]
-"""Quarantined documents, by (id, source), that are not to be kept: an earlier version of them serves."""
+Refused = Collection[tuple[str, str, str]]
+"""Staged quarantined documents, by (part, id, source), that are not to be kept: an earlier version of them serves."""
 
 
 def build(
@@ -88,8 +88,7 @@ def build(
 ) -> SegmentEntry:
     """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`, but for the refused ones."""
     with tempfile.TemporaryDirectory(prefix="situate-staged-") as work:
-        staged = (_staged(storage, run_id, part, dimension, Path(work) / part) for part in parts)
-        kept = (part._replace(documents=_without(part.documents, refused)) for part in staged)
+        kept = (_staged(storage, run_id, part, dimension, Path(work) / part, refused) for part in parts)
         return build_from(storage, kept, (first_id, last_id), dimension, options)
 
 
@@ -157,25 +156,19 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _staged(storage: Storage, run_id: str, part: str, dimension: int, work: Path) -> Part:
+def _staged(storage: Storage, run_id: str, part: str, dimension: int, work: Path, refused: Refused) -> Part:
     kinds = {
         layout.DOCUMENTS: STAGED_DOCUMENTS,
         layout.ROWS: tables.ROWS,
         layout.VECTORS: tables.vectors(dimension),
     }
-    found = [
+    documents, rows, vectors = (
         tables.read(storage.fetch(layout.staged(run_id, part, name), work / name), kind) for name, kind in kinds.items()
-    ]
-    return Part(*found)
-
-
-def _without(documents: pa.Table, refused: Refused) -> pa.Table:
-    if not refused:
-        return documents
-    names = zip(*(documents[name].to_pylist() for name in ("id", "source", "status")), strict=True)
-    return documents.filter(
-        pa.array([status != "quarantined" or (name, source) not in refused for name, source, status in names])
     )
+    if refused:
+        names = zip(documents["id"].to_pylist(), documents["source"].to_pylist(), strict=True)
+        documents = documents.filter(pa.array([(part, *name) not in refused for name in names], pa.bool_()))
+    return Part(documents, rows, vectors)
 
 
 def _gather(parts: Iterable[Part], ids: Ids) -> Part:
