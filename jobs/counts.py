@@ -27,8 +27,8 @@ def count(census: pa.Table, plan: Plan, settled: Settled, preemptions: int = 0) 
     were refused or failed; tokens of this run.
 
     Of the documents, total = new + changed + unchanged + stale + withheld = indexed + empty + quarantined; `renamed` are
-    among the new and the deleted ones. Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a reason for
-    reading a prompt token.
+    among the new and the deleted ones. Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a
+    reason for reading a prompt token.
     """
     statuses, changes, stale = _tally(census["status"]), plan.changes, settled.tonight.values()
     documents = {

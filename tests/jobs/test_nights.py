@@ -16,6 +16,8 @@ from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
 from enrichment.tokens import FakeTokenizer
 from indexing import layout, tables
+from indexing.serving import Snapshot
+from jobs import refresh
 from jobs.difference import Asked
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine")
@@ -143,8 +145,9 @@ def test_new_metadata_alone_is_stored_and_costs_nothing(nights: Any) -> None:
     [
         ({"embedding": {"name": "fake", "passage_prefix": "p: "}}, 0, 50),
         ({"context": {"strategy": "situate", "prompt": "quote"}}, 50, 0),
-        ({"model": {"name": "fake", "engine": {"dtype": "float32"}}}, 50, 0),
-        ({"split": {"by": "sentences", "size": 2}}, 20, 30),
+        # The last chunks end where they did before, so the prompts that a causal model reads for them are the same.
+        ({"split": {"by": "sentences", "size": 2}}, 0, 20),
+        ({"split": {"by": "characters", "size": 40}}, 20, 30),
         ({"index": {"rows_per_segment": 20}}, 0, 0),
     ],
 )
@@ -162,6 +165,16 @@ def test_a_setting_redoes_only_what_depends_on_it(
     made = {(row["prompt_fingerprint"], row["model_fingerprint"]) for name in NAMES for row in rows(forest, name)}
     assert made == {(forest.manifest.fingerprints["prompt"], forest.manifest.fingerprints["model"])}
     assert not forest.refresh(**section).published
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_another_model_redoes_every_context_and_no_vector(forest: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(refresh, "checked_model", lambda options: "another")
+    before = {row["context_key"] for name in NAMES for row in rows(forest, name)}
+    assert forest.refresh().chunks["generated"] == 50
+    after = [row for name in NAMES for row in rows(forest, name)]
+    assert not before & {row["context_key"] for row in after}
+    assert {row["model_fingerprint"] for row in after} == {"another"}
 
 
 @pytest.mark.usefixtures("no_lexical")
@@ -317,7 +330,7 @@ def refuse(monkeypatch: Any, word: str) -> None:
 
 @pytest.mark.usefixtures("no_lexical")
 def test_failed_chunks_are_tried_on_three_nights_also_without_a_change(forest: Any, monkeypatch: Any) -> None:
-    forest.write(ash=text("ash", *RULES[:3], "Cyanide here."))
+    forest.write(ash=text("ash", *RULES[:3], "The cyanide is here."))
     with monkeypatch.context() as broken:
         refuse(broken, "cyanide")
         assert forest.refresh().chunks["failed"] == 1
@@ -332,7 +345,7 @@ def test_failed_chunks_are_tried_on_three_nights_also_without_a_change(forest: A
 
 @pytest.mark.usefixtures("no_lexical")
 def test_a_failed_chunk_is_healed_by_the_next_night(forest: Any, monkeypatch: Any) -> None:
-    forest.write(ash=text("ash", *RULES[:3], "Cyanide here."))
+    forest.write(ash=text("ash", *RULES[:3], "The cyanide is here."))
     with monkeypatch.context() as broken:
         refuse(broken, "cyanide")
         forest.refresh()
@@ -396,7 +409,7 @@ def test_compaction_rewrites_without_a_model_what_a_fresh_build_would_write(fore
     result = forest.refresh(compaction={"dead_share": 0.3, "max_share": 1.0, "pile": 4})
     assert result.chunks["generated"] == 1
     sizes = [(segment.num_documents, segment.num_rows) for segment in forest.manifest.segments]
-    assert sizes == [(9, 49), (1, 6)] and forest.manifest.dead == {}
+    assert sorted(sizes) == [(1, 6), (9, 49)] and forest.manifest.dead == {}
     assert rows(forest) == kept
     fresh = forest.refresh(index={"rows_per_segment": 499_999})
     assert fresh.chunks["generated"] == 0
@@ -421,9 +434,10 @@ def fresh(nights: Any, other: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_random_nights_all_is_as_in_a_fresh_build(
-    nights: Any, tmp_path: Path, no_lexical: None, seed: int
+    nights: Any, tmp_path: Path, no_lexical: None, monkeypatch: Any, seed: int
 ) -> None:
     """P1, P22: random additions, changes, deletions, renames, broken files, blanks and twins; compaction in between."""
+    monkeypatch.setattr(Snapshot, "_open_lexical", lambda self: None)
     chance = random.Random(seed)
     names = [f"d{number}" for number in range(12)]
     for night in range(8):
