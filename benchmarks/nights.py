@@ -1,11 +1,11 @@
 """What a night costs: `python benchmarks/nights.py [--documents 100000 --changed 0.01 --nights 60]`.
 
-Without `--documents`: nights on a copy of `examples/handbook`, one kind of change each, through all steps in this process with the
-fake engine and the fake embedder. With it: so many generated documents of about 10 kB (`--bytes`), and nights on each of which the
-share `--changed` of them gets a changed paragraph in the middle; on Ray, or in this process with `--local`.
+Without `--documents`: nights on a copy of `examples/handbook`, one kind of change each, through all steps in this process
+with the fake engine and the fake embedder. With it: so many generated documents of about 10 kB (`--bytes`), and nights on
+each of which the share `--changed` of them gets a changed paragraph in the middle; on Ray, or in this process with `--local`.
 
-Printed for each night: model calls and embeddings (what the ledger gained), objects' bytes written (what is there afterwards and
-was not before; of them compaction's), segments, dead rows, seconds in all and after the comparison, and the median search.
+Printed for each night: model calls and embeddings (what the ledger gained), bytes written (objects that are there afterwards
+and were not before; of them compaction's), segments, dead rows, seconds in all and after the comparison, and the median search.
 """
 
 import argparse
@@ -41,7 +41,24 @@ HEAD = (
     "s after",
     "p50 ms",
 )
-WORDS = ["notice", "rent", "boiler", "garden", "tenant", "lease", "roof", "clause", "deposit", "repair", "winter", "letter", "agent", "owner", "gate", "key"]
+WORDS = [
+    "notice",
+    "rent",
+    "boiler",
+    "garden",
+    "tenant",
+    "lease",
+    "roof",
+    "clause",
+    "deposit",
+    "repair",
+    "winter",
+    "letter",
+    "agent",
+    "owner",
+    "gate",
+    "key",
+]
 QUERIES = (
     "when must notice of the rent be given",
     "the boiler in winter",
