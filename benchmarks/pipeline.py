@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from enrichment.models import resolve
 from enrichment.tokens import FileTokenizer
-from jobs import config, flow, refresh, sources, steps
+from jobs import config, flow, refresh, sources, steps, vectors
 from jobs.progress import Progress
 
 DOCUMENTS_PER_FILE = 1000
@@ -217,10 +217,10 @@ def references(used: config.Config) -> list[pa.Table]:
     return flow.plan_blocks(sources.resolve(pa.concat_tables(scanned)), 1)
 
 
-def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, steps.StageVectors]:
+def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, vectors.StageVectors]:
     """Both steps; if `real`, with the tokenizers of two real models but still without the models."""
     run = steps.Run("benchmark", settings(work), str(work / "documents"))
-    enrich, stage = steps.EnrichDocuments(run, lambda counts: None), steps.StageVectors(run, lambda counts: None)
+    enrich, stage = steps.EnrichDocuments(run, lambda counts: None), vectors.StageVectors(run, lambda counts: None)
     if real:
         model = FileTokenizer(resolve("smollm2-135m-instruct", None))
         enrich._embedder_tokenizer = FileTokenizer(resolve("all-minilm-l6-v2", None))
@@ -229,7 +229,7 @@ def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, steps.Sta
 
 
 async def run_steps(
-    blocks: list[pa.Table], enrich: steps.EnrichDocuments, stage: steps.StageVectors
+    blocks: list[pa.Table], enrich: steps.EnrichDocuments, stage: vectors.StageVectors
 ) -> tuple[int, float, float]:
     """Both steps over all blocks, one after the other: chunks, CPU seconds of enriching and of staging."""
     chunks, enrich_s, stage_s = 0, 0.0, 0.0
@@ -285,7 +285,7 @@ def print_steps(number: int) -> None:
 
 
 @functools.cache
-def _opened(work: Path) -> tuple[steps.EnrichDocuments, steps.StageVectors]:
+def _opened(work: Path) -> tuple[steps.EnrichDocuments, vectors.StageVectors]:
     return open_steps(work, real=True)
 
 

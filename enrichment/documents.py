@@ -106,6 +106,33 @@ def load(record: Record, name: str, format_name: FormatName) -> Loaded:
     return _from_fields(record.fields, record_id(record, name))
 
 
+def text_sha256(record: Record) -> str | None:
+    """The sha256 of the text that `load` would give, in UTF-8: two documents with the same are the same to every prompt but
+    for their titles. None for a record without a usable text.
+    """
+    try:
+        if record.fields is None:
+            content = text.decode(record.data or b"")
+        else:
+            given = record.fields.get("text")
+            if not isinstance(given, str):
+                return None
+            content = _without_surrogates(given.removeprefix("\ufeff"))[0]
+    except DocumentError:
+        return None
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def restored(
+    name: str, content: str, title: str | None, date: str | None, metadata: Mapping[str, str], format_name: FormatName
+) -> Loaded:
+    """A document from what was stored of it."""
+    is_markdown = format_of(name, format_name) == "markdown"
+    body_start = markdown.front_matter(content).body_start if is_markdown else 0
+    found = tuple(headings(content, body_start)) if is_markdown else ()
+    return Loaded(Document(DocumentId(name), content, title, date, metadata, body_start), found, 0)
+
+
 def record_id(record: Record, name: str) -> DocumentId:
     """A record's own id; else the file's relative path, with the record's number where a file holds several."""
     given = (record.fields or {}).get("id")

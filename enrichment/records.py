@@ -97,4 +97,6 @@ class Enriched:
     prompt_fingerprint: str | None = None
     model_fingerprint: str | None = None
     generated: int = 0
+    tries: int = 1
+    """Nights in which this version of the document was worked on, this one included."""
     tokens: Mapping[str, int] = field(default_factory=dict)

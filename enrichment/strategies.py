@@ -34,7 +34,9 @@ class ContextOptions:
     strategy: StrategyName = "situate"
     prompt: PromptKind = "causal"
     max_output_tokens: int = 96
-    reuse: Literal["exact"] = "exact"
+    reuse: Literal["exact", "chunk"] = "exact"
+    """`chunk` also takes the older version's context of a chunk whose own text and headings are unchanged: it was written
+    with another text before it, which is mostly as good and costs nothing."""
     ungrounded: Ungrounded = "keep"
     """What becomes of an output with a name or a number that the document lacks: `keep` only counts it, `retry` asks once
     more and takes what comes, `refuse` asks once more and then falls back."""
@@ -118,6 +120,7 @@ class Situate:
         block_tokens: int,
         model_fingerprint: str,
         paid: Mapping[bytes, Context],
+        older: Callable[[Document, Chunk], Context | None] = lambda document, chunk: None,
         done: Callable[[Document, Context], None] = lambda document, context: None,
     ) -> None:
         self._engine = engine
@@ -129,6 +132,7 @@ class Situate:
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
         self._paid = paid
+        self._older = older  # what the document's older version has for a chunk, whatever its prompt
         self._done = done  # called with every context that the model wrote, as it is written
         # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
         # to be grounded differs between two documents that begin alike.
@@ -172,6 +176,8 @@ class Situate:
                 answer = kept
             elif key in self._paid:
                 answer = Answer(self._judged_again(self._paid[key], judge), False, Tokens())
+            elif (before := self._older(work.document, chunk)) is not None:
+                answer = Answer(before, False, Tokens())
             else:
                 answer = await self._ask(prompt, key, judge)
                 if answer.generated:

@@ -110,6 +110,7 @@ class DenseIndex:
     def __init__(self, segments: Sequence[_Segment], dimension: int) -> None:
         self._segments = segments
         self.dimension = dimension
+        self._selected: tuple[Dead | None, list[tuple[Any, int]]] = (None, [_live(s, None) for s in segments])
 
     @classmethod
     def open(cls, paths: Sequence[tuple[str, Path]], dimension: int, num_vectors: Sequence[int]) -> "DenseIndex":
@@ -123,13 +124,14 @@ class DenseIndex:
     def search(self, queries: npt.NDArray[np.float32], k: int, dead: Dead | None = None) -> list[list[DenseHit]]:
         """For each query of (m, d) the k best live vectors, best first, and every vector that ties with the k-th.
 
-        One vector more than k is fetched from each segment, and four times as many for the queries whose score has not
-        dropped below the k-th.
+        What `dead` says is remembered for the mapping that was passed last: pass another one when vectors die, never the
+        same one changed. One vector more than k is fetched from each segment, and four times as many for the queries whose
+        score has not dropped below the k-th.
         """
         if queries.ndim != 2 or queries.shape[1] != self.dimension or not np.isfinite(queries).all():
             raise OperationError(f"Query vectors {queries.shape} must be finite, with {self.dimension} dimensions.")
         results: list[list[DenseHit]] = [[] for _ in queries]
-        selectors = [_live(segment, (dead or {}).get(segment.id)) for segment in self._segments]
+        selectors = self._selectors(dead)
         pending = np.arange(len(queries) if k > 0 and self._segments else 0)
         fetch = k + 1
         while pending.size:
@@ -148,6 +150,12 @@ class DenseIndex:
             pending = np.array(unfinished, np.int64)
             fetch *= 4
         return results
+
+    def _selectors(self, dead: Dead | None) -> list[tuple[Any, int]]:
+        """What `_live` says of each segment: bitmaps of a million vectors take a millisecond that a search need not."""
+        if self._selected[0] is not dead:
+            self._selected = (dead, [_live(segment, (dead or {}).get(segment.id)) for segment in self._segments])
+        return self._selected[1]
 
     def _merge(self, found: Sequence[_Found], position: int, k: int) -> list[DenseHit] | None:
         """One query's hits over all segments, or None if a segment may have more that tie with the k-th."""

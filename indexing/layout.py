@@ -4,6 +4,7 @@ MANIFESTS = "manifests/"
 SEGMENTS = "segments/"
 LEDGER = "ledger/"
 RUNS = "runs/"
+DEAD = "dead/"
 
 DOCUMENTS = "documents.parquet"
 ORIGINALS = "originals.bin"
@@ -30,6 +31,11 @@ def sequence_of(name: str) -> int | None:
 def segment(segment_id: str, file: str) -> str:
     """A file of a segment."""
     return f"{SEGMENTS}{segment_id}/{file}"
+
+
+def dead(segment_id: str, sha256: str) -> str:
+    """The bitmaps of a segment's dead rows and documents, named after their content."""
+    return f"{DEAD}{segment_id}/{sha256}"
 
 
 def ledger_part(run_id: str, part: str) -> str:

@@ -1,23 +1,30 @@
 """The ledger: what has been paid for, by key, durable as it finishes. Enrichment only ever appends.
 
-Parts are Parquet files that no one edits. Reading keeps the first entry of a key in part order, so every reader of the
-same parts sees the same context. What failed is not paid work and is never recorded.
+Parts are Parquet files that no one edits. Of the entries of a key, reading keeps the first in part order, one that is ok
+before any other, so every reader of the same parts sees the same context. What failed is not paid work and is never recorded.
+
+A night looks up a few documents of many: it reads the entries under the ids that may hold what it needs (`ids`), and what it
+reads stays in Arrow until a key is asked for.
 """
 
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from enrichment.records import Context, DocumentId, Span, Status
+from enrichment.records import Context, DocumentId, Status
 from indexing import layout, tables
 from indexing.storage import Storage
 
 _CONTEXTS, _VECTORS = "contexts-", "vectors-"
+KEY_BYTES = 32
+_READERS = 8
 _PART_CONTEXTS, _PART_S = 256, 10.0  # what a killed worker loses at most
 
 
@@ -93,40 +100,90 @@ def append_vectors(
         storage.put(layout.ledger_part(run_id, f"{_VECTORS}{vectors.shape[1]}-{part}"), tables.to_bytes(table))
 
 
-def read_contexts(storage: Storage) -> dict[bytes, Context]:
-    """Every paid context by key. The scope is not part of a key's value: the caller knows it."""
-    found: dict[bytes, Context] = {}
-    for table in _parts(storage, _CONTEXTS, tables.CONTEXTS):
-        for row in table.to_pylist():
-            found.setdefault(
-                row["key"],
-                Context(
-                    text=row["text"],
-                    status=Status(row["status"]),
-                    reason=row["reason"],
-                    scope=Span(0, 0),
-                    key=row["key"],
-                    output=row["output"],
-                    prompt_tokens=row["prompt_tokens"],
-                    cached_tokens=row["cached_tokens"],
-                    output_tokens=row["output_tokens"],
-                    attempts=row["attempts"],
-                ),
-            )
-    return found
+class PaidContexts(Mapping[bytes, Context]):
+    """Paid contexts by key. The scope is not part of a key's value: the caller knows it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._places = _Places(table["key"])
+
+    def __getitem__(self, key: bytes) -> Context:
+        (row,) = self._table.slice(self._places[key], 1).to_pylist()
+        del row["document_id"]
+        return Context(**{**row, "status": Status(row["status"])})
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
-def read_vectors(storage: Storage, dimension: int) -> dict[bytes, bytes]:
-    """Every paid vector by key, as `dimension` float16 values in bytes."""
-    found: dict[bytes, bytes] = {}
+class PaidVectors(Mapping[bytes, bytes]):
+    """Paid vectors by key, as float16 values in bytes."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._vectors = table["vector"]
+        self._places = _Places(table["key"])
+
+    def __getitem__(self, key: bytes) -> bytes:
+        vector: bytes = self._vectors[self._places[key]].as_py()
+        return vector
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class _Places:
+    """Where each key stands first: 40 bytes a key, a third of a dict's."""
+
+    def __init__(self, keys: pa.ChunkedArray) -> None:
+        self._keys, self._rows = np.unique(np.array(keys.to_pylist(), dtype=object).astype("S32"), return_index=True)
+
+    def __getitem__(self, key: bytes) -> int:
+        wanted = np.bytes_(key.rstrip(b"\0"))  # numpy drops zero bytes at the end of what it hands out
+        place = int(np.searchsorted(self._keys, wanted))
+        if place == len(self._keys) or self._keys[place] != wanted:
+            raise KeyError(key)
+        return int(self._rows[place])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (key.ljust(KEY_BYTES, b"\0") for key in self._keys.tolist())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def read_contexts(
+    storage: Storage, ids: pa.Array | None = None, older: pa.Table | None = None, fallbacks: bool = True
+) -> PaidContexts:
+    """Every paid context, or those that were paid for the documents `ids`; behind them those of `older` (of CONTEXTS).
+
+    Without `fallbacks`, what a guard refused counts as not paid: it is to be asked for again.
+    """
+    table = _entries(storage, _CONTEXTS, tables.CONTEXTS, ids)
+    table = pa.concat_tables([table, older]) if older is not None else table
+    is_ok = pc.equal(table["status"], Status.OK)
+    kept = [table.filter(is_ok), table.filter(pc.invert(is_ok))] if fallbacks else [table.filter(is_ok)]
+    return PaidContexts(pa.concat_tables(kept))
+
+
+def read_vectors(storage: Storage, dimension: int, ids: pa.Array | None = None) -> PaidVectors:
+    """Every paid vector of `dimension` values, or those that were paid for the documents `ids`."""
     # The dimension is in the part's name: vectors of another embedder are passed over unread.
-    for table in _parts(storage, f"{_VECTORS}{dimension}-", tables.ledger_vectors(dimension)):
-        for key, vector in zip(table["key"].to_pylist(), table["vector"].to_pylist(), strict=True):
-            found.setdefault(key, vector)
-    return found
+    return PaidVectors(_entries(storage, f"{_VECTORS}{dimension}-", tables.ledger_vectors(dimension), ids))
 
 
-def _parts(storage: Storage, prefix: str, kind: pa.Schema) -> Iterator[pa.Table]:
-    for entry in storage.list(layout.LEDGER):
-        if entry.name.rpartition("/")[2].startswith(prefix):
-            yield tables.read(storage.get(entry.name), kind, name=f"{storage.uri}/{entry.name}")
+def _entries(storage: Storage, prefix: str, kind: pa.Schema, ids: pa.Array | None) -> pa.Table:
+    """The entries of all parts, in their order; several parts are fetched at once, for a store that is far away."""
+
+    def read(name: str) -> pa.Table:
+        table = tables.read(storage.get(name), kind, name=f"{storage.uri}/{name}")
+        return table if ids is None else table.filter(pc.is_in(table["document_id"], ids))
+
+    names = [e.name for e in storage.list(layout.LEDGER) if e.name.rpartition("/")[2].startswith(prefix)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        return pa.concat_tables([kind.empty_table(), *pool.map(read, names)]).combine_chunks()

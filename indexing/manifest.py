@@ -16,7 +16,8 @@ from enrichment.errors import ConfigError, OperationError
 from indexing import layout
 from indexing.storage import Storage
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: no dead rows, nothing stale. A reader of version 1 would show deleted documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class SegmentEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadEntry:
+    """The bitmaps of a segment's dead documents and rows: `dead/<segment id>/<sha256>`, and how many bits are set."""
+
+    sha256: str
+    size_bytes: int
+    num_documents: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """A complete state of the corpus."""
 
@@ -55,8 +66,11 @@ class Manifest:
     dimension: int
     counts: Mapping[str, Mapping[str, int]]
     segments: tuple[SegmentEntry, ...]
-    dead: Mapping[str, str]
+    dead: Mapping[str, DeadEntry]  # by segment id
     rejected: tuple[Mapping[str, str], ...]
+    stale: tuple[Mapping[str, Any], ...] = ()
+    """Documents whose new version could not be used and whose previous one serves: id, source and source_sha256 of the new
+    version, reason, and the nights in which it was tried."""
 
     def to_json(self) -> bytes:
         """The stored form: keys sorted, so that equal manifests are equal bytes; with the sha256 of all the rest."""
@@ -91,7 +105,9 @@ def from_json(data: bytes, name: str) -> Manifest:
             SegmentEntry(**{**segment, "files": tuple(FileEntry(**file) for file in segment["files"])})
             for segment in record.pop("segments")
         )
-        return Manifest(segments=segments, rejected=tuple(record.pop("rejected")), **record)
+        dead = {segment: DeadEntry(**entry) for segment, entry in record.pop("dead").items()}
+        rejected, stale = tuple(record.pop("rejected")), tuple(record.pop("stale", ()))
+        return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OperationError(
             f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"

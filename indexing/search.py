@@ -4,7 +4,8 @@ A hit is a row. Ties at the last place are fetched through and ordered by (docum
 segment or in thirty give the same hits in the same order. A row with several vectors scores as its best part.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -35,16 +36,26 @@ class RowOrder(Protocol):
     def __call__(self, segment: int, row: int) -> tuple[str, int]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Indexes:
-    """The open indexes of a snapshot's segments, in manifest order. `rows_of_vectors[s]` maps vector to row, `(n,) int64`."""
+    """The open indexes of a snapshot's segments, in manifest order. `rows_of_vectors[s]` maps vector to row, `(n,) int64`.
+
+    What is dead is left out inside each search, so that k hits are k distinct live rows.
+    """
 
     segment_ids: Sequence[str]
     dense: DenseIndex
     lexical: LexicalIndex
     rows_of_vectors: Sequence[np.ndarray]
+    dead_rows: Mapping[str, np.ndarray]  # by segment id, `(n,) int64`; segments without any are left out
     embed_query: Callable[[str], np.ndarray]
     order: RowOrder
+
+    @functools.cached_property
+    def dead_vectors(self) -> Mapping[str, np.ndarray]:
+        """By segment id, `(n,) int64`."""
+        rows = dict(zip(self.segment_ids, self.rows_of_vectors, strict=True))
+        return {name: np.flatnonzero(np.isin(rows[name], dead)) for name, dead in self.dead_rows.items()}
 
     def search(self, query: str, k: int, mode: Mode = "hybrid") -> list[Hit]:
         """The best k rows; fewer only where the snapshot has fewer (lexical: fewer that share a word with the query)."""
@@ -65,12 +76,12 @@ class Indexes:
 
     def _dense(self, query: str, k: int) -> list[tuple[tuple[int, int], float]]:
         number = {segment_id: place for place, segment_id in enumerate(self.segment_ids)}
-        total = sum(len(rows) for rows in self.rows_of_vectors)
+        total = sum(map(len, self.rows_of_vectors)) - sum(map(len, self.dead_vectors.values()))
         vector = self.embed_query(query)
         fetch = k
         while True:
             found: dict[tuple[int, int], float] = {}
-            hits = self.dense.search(vector, fetch)[0]
+            hits = self.dense.search(vector, fetch, self.dead_vectors)[0]
             for segment_id, vector_id, score in hits:
                 segment = number[segment_id]
                 row = (segment, int(self.rows_of_vectors[segment][vector_id]))
@@ -81,7 +92,7 @@ class Indexes:
 
     def _lexical(self, query: str, k: int) -> list[tuple[tuple[int, int], float]]:
         number = {segment_id: place for place, segment_id in enumerate(self.segment_ids)}
-        hits = self.lexical.search(query, k)
+        hits = self.lexical.search(query, k, self.dead_rows)
         return self._ranked({(number[segment_id], row): score for segment_id, row, score in hits}, k)
 
     def _ranked(self, scores: dict[tuple[int, int], float], k: int) -> list[tuple[tuple[int, int], float]]:

@@ -1,6 +1,7 @@
-"""Staged documents -> a segment: originals, rows, vectors, FAISS and Lucene of a set of whole documents.
+"""Documents with rows and vectors -> a segment: originals, rows, vectors, FAISS and Lucene of a set of whole documents.
 
-A segment is a pure function of its staged documents: sorted by (document id, source), rows by (document id, chunk index).
+The documents come as parts: what a run staged, or what lives in older segments (`compaction.py`). A segment is a pure function
+of its documents, whatever the parts: sorted by (document id, source), rows by (document id, chunk index).
 Documents, originals, rows, vectors, FAISS ids and Lucene ids are one set; a difference fails the build by name. All files
 are built locally and checked before the first is uploaded.
 """
@@ -8,17 +9,19 @@ are built locally and checked before the first is uploaded.
 import hashlib
 import secrets
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.errors import ConfigError, OperationError
+from enrichment.records import Status
+from enrichment.strategies import UNGROUNDED
 from indexing import dense, layout, lexical, tables
 from indexing.manifest import FileEntry, SegmentEntry, digest
 from indexing.staging import STAGED_DOCUMENTS
@@ -59,6 +62,20 @@ def text_fields(rows: pa.Table, names: Sequence[TextField]) -> Iterator[list[str
             yield [row[name] for name in names if row[name]]
 
 
+class Part(NamedTuple):
+    """Documents with their texts (of STAGED_DOCUMENTS), their rows, and vectors by place among these rows."""
+
+    documents: pa.Table
+    rows: pa.Table
+    vectors: pa.Table
+
+
+Ids = tuple[str, str]
+"""The first and the last document id of a segment."""
+Refused = Collection[tuple[str, str, str]]
+"""Staged quarantined documents, by (part, id, source), that are not to be kept: an earlier version of them serves."""
+
+
 def build(
     storage: Storage,
     run_id: str,
@@ -67,13 +84,21 @@ def build(
     last_id: str,
     dimension: int,
     options: IndexOptions,
+    refused: Refused = (),
 ) -> SegmentEntry:
-    """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`."""
+    """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`, but for the refused ones."""
+    with tempfile.TemporaryDirectory(prefix="situate-staged-") as work:
+        kept = (_staged(storage, run_id, part, dimension, Path(work) / part, refused) for part in parts)
+        return build_from(storage, kept, (first_id, last_id), dimension, options)
+
+
+def build_from(
+    storage: Storage, parts: Iterable[Part], ids: Ids, dimension: int, options: IndexOptions
+) -> SegmentEntry:
+    """Build and upload the segment of the documents of any parts with ids in `[ids[0], ids[1]]`."""
     with tempfile.TemporaryDirectory(prefix="situate-segment-") as work:
-        directory = Path(work)
-        documents, rows, vectors = _gather(storage, run_id, parts, (first_id, last_id), dimension, directory / "staged")
-        target = directory / "segment"
-        target.mkdir()
+        target = Path(work)
+        documents, rows, vectors = _gather(parts, ids)
         documents = _place(documents, rows, target / layout.ORIGINALS)
         tables.write(documents, target / layout.DOCUMENTS)
         tables.write(rows, target / layout.ROWS)
@@ -131,29 +156,35 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _gather(
-    storage: Storage, run_id: str, parts: Sequence[str], ids: tuple[str, str], dimension: int, work: Path
-) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Read the staged parts, keep the documents of this segment, and order all three tables."""
+def _staged(storage: Storage, run_id: str, part: str, dimension: int, work: Path, refused: Refused) -> Part:
     kinds = {
-        layout.DOCUMENTS: (STAGED_DOCUMENTS, "id"),
-        layout.ROWS: (tables.ROWS, "document_id"),
+        layout.DOCUMENTS: STAGED_DOCUMENTS,
+        layout.ROWS: tables.ROWS,
+        layout.VECTORS: tables.vectors(dimension),
     }
-    found: dict[str, list[pa.Table]] = {name: [] for name in kinds}
-    vectors, base = [], 0
+    documents, rows, vectors = (
+        tables.read(storage.fetch(layout.staged(run_id, part, name), work / name), kind) for name, kind in kinds.items()
+    )
+    if refused:
+        names = zip(documents["id"].to_pylist(), documents["source"].to_pylist(), strict=True)
+        documents = documents.filter(pa.array([(part, *name) not in refused for name in names], pa.bool_()))
+    return Part(documents, rows, vectors)
+
+
+def _gather(parts: Iterable[Part], ids: Ids) -> Part:
+    """Keep the documents of this segment, and order all three tables."""
+    documents, rows, vectors, base = [], [], [], 0
     for part in parts:
-        for name, (schema, column) in kinds.items():
-            path = storage.fetch(layout.staged(run_id, part, name), work / part / name)
-            table = tables.read(path, schema)
-            inside = pc.and_(pc.greater_equal(table[column], ids[0]), pc.less_equal(table[column], ids[1]))
-            if name == layout.ROWS:
-                path = storage.fetch(layout.staged(run_id, part, layout.VECTORS), work / part / layout.VECTORS)
-                vectors.append(_shifted(tables.read(path, tables.vectors(dimension)), inside, base))
-                base += table.num_rows
-            found[name].append(table if name == layout.ROWS else table.filter(inside))
-    documents = pa.concat_tables(found[layout.DOCUMENTS]).sort_by([("id", "ascending"), ("source", "ascending")])
-    rows = pa.concat_tables(found[layout.ROWS])
-    return documents, *_ordered(rows, pa.concat_tables(vectors), ids)
+        documents.append(part.documents.filter(_between(part.documents["id"], ids)))
+        vectors.append(_shifted(part.vectors, _between(part.rows["document_id"], ids), base))
+        rows.append(part.rows)
+        base += part.rows.num_rows
+    ordered = pa.concat_tables(documents).sort_by([("id", "ascending"), ("source", "ascending")])
+    return Part(ordered, *_ordered(pa.concat_tables(rows), pa.concat_tables(vectors), ids))
+
+
+def _between(names: pa.ChunkedArray, ids: Ids) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(names, ids[0]), pc.less_equal(names, ids[1]))
 
 
 def _shifted(vectors: pa.Table, inside: pa.ChunkedArray, base: int) -> pa.Table:
@@ -165,11 +196,11 @@ def _shifted(vectors: pa.Table, inside: pa.ChunkedArray, base: int) -> pa.Table:
     return kept.set_column(0, vectors.schema.field("row"), pc.add(kept["row"], base))
 
 
-def _ordered(rows: pa.Table, vectors: pa.Table, ids: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
+def _ordered(rows: pa.Table, vectors: pa.Table, ids: Ids) -> tuple[pa.Table, pa.Table]:
     """Rows by (document id, chunk index), vectors by (row, part), renumbered to the rows' new places."""
     order = pc.sort_indices(rows, sort_keys=[("document_id", "ascending"), ("chunk_index", "ascending")])
     names = rows["document_id"].take(order)
-    inside = pc.and_(pc.greater_equal(names, ids[0]), pc.less_equal(names, ids[1]))
+    inside = _between(names, ids)
     order = order.filter(inside.combine_chunks() if isinstance(inside, pa.ChunkedArray) else inside)
     places = np.full(rows.num_rows, -1, dtype=np.int64)
     places[order.to_numpy()] = np.arange(len(order))
@@ -218,11 +249,28 @@ def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
             "the rows of a document are not exactly its chunks 0, 1, 2, ...: one is missing or comes twice"
         )
     built = {"offset": offsets, "length": lengths, "first_row": firsts, "num_rows": numbers}
+    built |= _counted(rows, firsts, numbers)
     columns = [
         pa.array(built[field.name], field.type) if field.name in built else documents[field.name]
         for field in tables.DOCUMENTS
     ]
     return pa.table(columns, schema=tables.DOCUMENTS)
+
+
+def _counted(rows: pa.Table, firsts: Sequence[int], numbers: Sequence[int]) -> dict[str, list[Any]]:
+    """Per document what its rows came to: by status, ungrounded contexts, and the reasons of those without one."""
+    owners = np.repeat(np.arange(len(firsts)), numbers)
+    statuses = np.array(rows["status"].to_pylist(), dtype=object)
+    found = {
+        f"chunks_{status}": np.bincount(owners[statuses == status], minlength=len(firsts)).tolist() for status in Status
+    }
+    ungrounded = pc.and_(pc.equal(rows["status"], "ok"), pc.starts_with(pc.fill_null(rows["reason"], ""), UNGROUNDED))
+    found["ungrounded"] = np.bincount(owners[ungrounded.to_numpy()], minlength=len(firsts)).tolist()
+    reasons: list[list[str]] = [[] for _ in firsts]
+    lost = np.flatnonzero((statuses == Status.FALLBACK) | (statuses == Status.FAILED))
+    for owner, reason in zip(owners[lost], rows["reason"].take(pa.array(lost)).to_pylist(), strict=True):
+        reasons[owner].append((reason or "").partition(":")[0])
+    return {**found, "reasons": reasons}
 
 
 def _upload(storage: Storage, segment_id: str, directory: Path, counts: dict[str, int]) -> list[FileEntry]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from enrichment.embed import Embedder, EmbeddingOptions, open_embedder
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Span
-from indexing import layout, manifest, tables
+from indexing import dead, layout, manifest, tables
 from indexing.dense import DenseIndex
 from indexing.lexical import LexicalIndex
 from indexing.local_files import LocalFiles
@@ -67,10 +67,7 @@ class Snapshot:
     def __init__(self, storage: Storage, found: Manifest) -> None:
         self.storage = storage
         self.manifest = found
-        if found.dead:
-            raise OperationError(
-                f"snapshot {found.sequence} of {storage.uri} has dead rows; upgrade situate to read it"
-            )
+        self._dead = [dead.read(storage, segment, found.dead.get(segment.id)) for segment in found.segments]
         self._files = LocalFiles(storage)
         self._opening = threading.RLock()
         self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
@@ -97,6 +94,7 @@ class Snapshot:
             self._open_dense(),
             self._open_lexical(),
             [self._table(segment, layout.VECTORS, schema, ["row"])["row"].to_numpy() for segment in segments],
+            {s.id: np.flatnonzero(d.rows) for s, d in zip(segments, self._dead, strict=True) if d.rows.any()},
             lambda query: self._embedder.embed_queries([query]),
             self._row_order,
         )
@@ -142,8 +140,11 @@ class Snapshot:
         return tuple(rows[name][hit.row].as_py() for name in ("document_id", "start", "end"))  # type: ignore[return-value]
 
     def document(self, document_id: str) -> dict[str, Any]:
-        """A document's stored record. Raises ConfigError for an id that the snapshot does not hold."""
-        return self._document(*self._find(document_id))
+        """A document's stored record; `stale` is why its newest version is not served, or null. Raises ConfigError for an
+        id that the snapshot does not hold.
+        """
+        reasons = [entry["reason"] for entry in self.manifest.stale if entry["id"] == document_id]
+        return self._document(*self._find(document_id)) | {"stale": next(iter(reasons), None)}
 
     def rows(self, document_id: str) -> list[dict[str, Any]]:
         """The stored rows of a document, in chunk order, without their texts."""
@@ -153,9 +154,10 @@ class Snapshot:
         return found
 
     def texts(self) -> Iterator[str]:
-        """The text of every row, in order of segments and rows, from the stored rows."""
-        for segment in self.manifest.segments:
-            yield from self._table(segment, layout.ROWS, tables.ROWS, ["text"])["text"].to_pylist()
+        """The text of every live row, in order of segments and rows, from the stored rows."""
+        for segment, dead_ones in zip(self.manifest.segments, self._dead, strict=True):
+            texts = self._table(segment, layout.ROWS, tables.ROWS, ["text"])["text"]
+            yield from texts.filter(pa.array(~dead_ones.rows)).to_pylist()
 
     def original(self, document_id: str, span: tuple[int, int] | None = None) -> str:
         """A document's text, or the bytes `[start, end)` of it, by one ranged read, verified."""
@@ -182,7 +184,8 @@ class Snapshot:
         for segment, ids in enumerate(self._ids):
             place = bisect.bisect_left(ids, document_id)
             while place < len(ids) and ids[place] == document_id:
-                if self._documents[segment]["status"][place].as_py() != "quarantined":
+                quarantined = self._documents[segment]["status"][place].as_py() == "quarantined"
+                if not quarantined and not self._dead[segment].documents[place]:
                     return segment, place
                 place += 1
         reasons = [entry["reason"] for entry in self.manifest.rejected if entry["id"] == document_id]

@@ -19,7 +19,8 @@ from indexing.tables import DOCUMENTS, ROWS
 TOKEN_COUNTS = ("prompt", "cached", "ideal", "block_rounding", "retries", "output")
 _OF_DOCUMENT = ("strategy", "prompt_fingerprint", "model_fingerprint")  # of a row: the same in all rows of a document
 _DERIVED = ("document_id", "text", "header", "rewrite")  # of a row: follows from the rest; no strategy rewrites yet
-_BUILT = ("offset", "length", "first_row", "num_rows")  # of a document: known when its segment is built
+_COUNTED = ("chunks_ok", "chunks_fallback", "chunks_failed", "chunks_skipped", "ungrounded", "reasons")
+BUILT = ("offset", "length", "first_row", "num_rows", *_COUNTED)  # of a document: known when its segment is built
 
 # Positions as int32: a text that Arrow can hold has no more.
 _ROW_FIELDS = [
@@ -29,7 +30,7 @@ _ROW_FIELDS = [
 ]
 UNITS = pa.schema(
     [
-        *[field for field in DOCUMENTS if field.name not in _BUILT],
+        *[field for field in DOCUMENTS if field.name not in BUILT],
         pa.field("text", pa.string(), nullable=False),
         *[ROWS.field(name) for name in _OF_DOCUMENT],
         pa.field("rows", pa.list_(pa.field("element", pa.struct(_ROW_FIELDS), nullable=False)), nullable=False),
@@ -39,7 +40,7 @@ UNITS = pa.schema(
 )
 STAGED_DOCUMENTS = tables.with_kind(
     "staged documents",
-    [*[field for field in DOCUMENTS if field.name not in _BUILT], pa.field("text", pa.string(), nullable=False)],
+    [*[field for field in DOCUMENTS if field.name not in BUILT], pa.field("text", pa.string(), nullable=False)],
 )
 
 
@@ -68,6 +69,7 @@ def _unit(enriched: Enriched) -> dict[str, object]:
         "status": status_of(enriched),
         "reason": enriched.reason,
         "replaced": enriched.replaced,
+        "tries": enriched.tries,
         "text": document.text,
         **{name: getattr(enriched, name) for name in _OF_DOCUMENT},
         "rows": _rows(enriched),

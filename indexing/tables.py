@@ -1,10 +1,14 @@
 """The Arrow schemas of what is stored, and the only reader and writer of Parquet.
 
 Every file names its kind and version in its schema metadata and carries page checksums. A newer version is refused, an
-unknown or missing column raises. Row order is part of the contract and is written as given.
+older one is read with defaults for what it lacks, an unknown or missing column raises. Row order is part of the contract and
+is written as given.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +17,24 @@ from enrichment.errors import OperationError
 
 VERSION = 1
 _KIND, _VERSION = b"situate.kind", b"situate.version"
+_BATCH_ROWS = 65_536
+# Columns of a later version than the first, by kind: what stands there for a file that is older.
+_ADDED: Mapping[bytes, Mapping[str, Any]] = {
+    b"documents": {
+        "tries": 1,
+        "chunks_ok": 0,
+        "chunks_fallback": 0,
+        "chunks_failed": 0,
+        "chunks_skipped": 0,
+        "ungrounded": 0,
+        "reasons": [],
+    }
+}
 
 
-def with_kind(kind: str, fields: list[pa.Field]) -> pa.Schema:
+def with_kind(kind: str, fields: list[pa.Field], version: int = VERSION) -> pa.Schema:
     """A schema that says what its files are."""
-    return pa.schema(fields, metadata={_KIND: kind.encode(), _VERSION: str(VERSION).encode()})
+    return pa.schema(fields, metadata={_KIND: kind.encode(), _VERSION: str(version).encode()})
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -41,7 +58,15 @@ DOCUMENTS = with_kind(
         _field("status", pa.string()),  # indexed | empty | quarantined
         _field("reason", pa.string(), nullable=True),
         _field("replaced", pa.int32()),  # code points that decoding replaced by U+FFFD
+        _field("tries", pa.int32()),  # nights in which this version was worked on
+        _field("chunks_ok", pa.int32()),  # its rows by status, so that a night need not open rows.parquet to count
+        _field("chunks_fallback", pa.int32()),
+        _field("chunks_failed", pa.int32()),
+        _field("chunks_skipped", pa.int32()),
+        _field("ungrounded", pa.int32()),
+        _field("reasons", pa.list_(pa.field("element", pa.string(), nullable=False))),  # of fallback and failed rows
     ],
+    version=2,
 )
 
 ROWS = with_kind(
@@ -127,25 +152,49 @@ def to_bytes(table: pa.Table) -> bytes:
 
 def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None, name: str | None = None) -> pa.Table:
     """Read a table and check that it is of `kind`. Raises OperationError for another kind, version or column set."""
-    name = name or (str(source) if isinstance(source, Path) else "a Parquet object")
+    wanted = columns or kind.names
+    with _named(source, name) as where:
+        file, lacking = _open(source, kind, where)
+        table = file.read(columns=[column for column in wanted if column not in lacking])
+        for column in lacking.keys() & set(wanted):
+            values = pa.array([lacking[column]] * table.num_rows, kind.field(column).type)
+            table = table.append_column(kind.field(column), values)
+    return table.select(wanted) if lacking else table
+
+
+def batches(source: Path, kind: pa.Schema, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The same in pieces, for tables of which little is kept; of a kind without later columns."""
+    with _named(source, None) as where:
+        yield from _open(source, kind, where)[0].iter_batches(_BATCH_ROWS, columns=columns)
+
+
+@contextmanager
+def _named(source: Path | bytes, name: str | None) -> Iterator[str]:
+    where = name or (str(source) if isinstance(source, Path) else "a Parquet object")
     try:
-        file = pq.ParquetFile(
-            source if isinstance(source, Path) else pa.BufferReader(source), page_checksum_verification=True
-        )
-        found = file.schema_arrow
-        _check_kind(found, kind, name)
-        table = file.read(columns=columns)
+        yield where
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise OperationError(f"{name} is damaged: {error}") from error
-    return table
+        raise OperationError(f"{where} is damaged: {error}") from error
 
 
-def _check_kind(found: pa.Schema, kind: pa.Schema, name: str) -> None:
+def _open(source: Path | bytes, kind: pa.Schema, name: str) -> tuple[pq.ParquetFile, Mapping[str, Any]]:
+    """The file, and the columns that it is too old to have, with what stands for them."""
+    file = pq.ParquetFile(
+        source if isinstance(source, Path) else pa.BufferReader(source), page_checksum_verification=True
+    )
+    return file, _check_kind(file.schema_arrow, kind, name)
+
+
+def _check_kind(found: pa.Schema, kind: pa.Schema, name: str) -> Mapping[str, Any]:
     metadata = found.metadata or {}
-    if metadata.get(_KIND) != kind.metadata[_KIND]:
+    kind_name, newest = kind.metadata[_KIND], int(kind.metadata[_VERSION])
+    if metadata.get(_KIND) != kind_name:
         said = metadata.get(_KIND, b"?").decode(errors="replace")
-        raise OperationError(f"{name} holds {said}, not {kind.metadata[_KIND].decode()}")
-    if int(metadata.get(_VERSION, b"0")) > VERSION:
+        raise OperationError(f"{name} holds {said}, not {kind_name.decode()}")
+    version = int(metadata.get(_VERSION, b"0"))
+    if version > newest:
         raise OperationError(f"{name} is of a newer version than this program reads; upgrade situate")
-    if not found.equals(kind):
-        raise OperationError(f"{name} has other columns than {kind.metadata[_KIND].decode()} of version {VERSION}")
+    lacking = _ADDED.get(kind_name, {}) if version < newest else {}
+    if not found.equals(pa.schema([field for field in kind if field.name not in lacking])):
+        raise OperationError(f"{name} has other columns than {kind_name.decode()} of version {version}")
+    return lacking

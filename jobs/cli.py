@@ -77,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     added = command("refresh", _refresh, "the main job: bring a corpus up to date with its sources")
     added.add_argument("config", type=Path)
     added.add_argument("--address", help="a Ray to join (default: RAY_ADDRESS, else one of this machine)")
+    added.add_argument(
+        "--allow-deletes", action="store_true", help="delete what is absent, however much (limits.deleted)"
+    )
+    added.add_argument(
+        "--retry-failed", action="store_true", help="try again what failed or was refused, however often it was tried"
+    )
     added = command("status", _status, "the run in progress, or the last one")
     added.add_argument("corpus")
     added.add_argument("--watch", action="store_true", help="repeat until the run is over")
@@ -126,13 +132,15 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _refresh(options: argparse.Namespace) -> int:
     from jobs import config, console, refresh
+    from jobs.difference import Asked
     from jobs.progress import Progress
 
     loaded = config.load(options.config)
-    result = refresh.refresh(loaded, Progress(), options.address)
+    asked = Asked(options.allow_deletes, options.retry_failed)
+    result = refresh.refresh(loaded, Progress(), options.address, asked)
     _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
     for sentence in result.exceeded:
-        print(f"situate: published, but {sentence}", file=sys.stderr)
+        print(f"situate: {'published, but ' if result.published else ''}{sentence}", file=sys.stderr)
     return LIMIT_EXCEEDED if result.exceeded else DONE
 
 

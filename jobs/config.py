@@ -16,6 +16,7 @@ from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError
 from enrichment.split import SplitOptions
 from enrichment.strategies import ContextOptions
+from indexing.compaction import CompactionOptions
 from indexing.segments import IndexOptions
 
 
@@ -40,15 +41,17 @@ class DocumentsOptions:
 class LimitOptions:
     """The `limits` section: shares above which a published refresh exits with status 3; how long nothing may move.
 
+    A listing that lost more than the share `deleted` of the documents deletes nothing until it is told to.
     `stall_timeout_s` must be longer than the slowest single answer: no count moves before it is there.
     """
 
     fallback: float = 0.15
     quarantined: float = 0.01
+    deleted: float = 0.2
     stall_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        for name in ("fallback", "quarantined"):
+        for name in ("fallback", "quarantined", "deleted"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"limits.{name} is {getattr(self, name)}; it must be a share from 0 to 1")
         if not self.stall_timeout_s > 0:
@@ -69,6 +72,7 @@ class Config:
     context: ContextOptions = field(default_factory=ContextOptions)
     index: IndexOptions = field(default_factory=IndexOptions)
     limits: LimitOptions = field(default_factory=LimitOptions)
+    compaction: CompactionOptions = field(default_factory=CompactionOptions)
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
@@ -86,7 +90,7 @@ class Config:
     def content_fingerprint(self) -> str:
         """Changes with every setting that can change a row, a vector or an index: not with replicas or limits."""
         settings = self.as_dict()
-        for section in ("corpus", "limits"):
+        for section in ("corpus", "limits", "compaction"):
             settings.pop(section)
         settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
         # What a server offers is in the model's fingerprint; where it is, and how it is used, changes no answer.
@@ -149,6 +153,7 @@ _SECTIONS: tuple[type, ...] = (
     ModelOptions,
     EmbeddingOptions,
     IndexOptions,
+    CompactionOptions,
 )
 
 

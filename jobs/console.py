@@ -23,7 +23,9 @@ _DOCUMENT_COUNTS = (
     "changed",
     "unchanged",
     "deleted",
+    "renamed",
     "stale",
+    "withheld",
 )  # the first three after the total make it up; the others compare with the snapshot before
 _CHUNK_COUNTS = ("total", "ok", "ungrounded", "fallback", "failed", "skipped", "generated", "reused")
 _REJECTED_SHOWN = 10
@@ -102,6 +104,8 @@ def shown(record: Record) -> RenderableType:
     head.append(f"{visible(document['id'])}, {document['num_rows']} chunks, {document['status']}", style="dim")
     if document["reason"]:
         head.append(f": {visible(document['reason'])}", style="dim")
+    if document.get("stale"):
+        head.append(f"\nstale: its newest version cannot be used: {visible(document['stale'])}", style="yellow")
     parts: list[RenderableType] = [head]
     for chunk in record["chunks"]:
         grid = Table.grid(padding=(0, 2))

@@ -1,4 +1,4 @@
-"""Summaries of a run -> the counts of a snapshot, checked from end to end before anything is published."""
+"""The live documents of a snapshot -> its counts, checked from end to end before anything is published."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,54 +7,76 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.errors import OperationError
-from indexing.manifest import SegmentEntry
+from indexing.manifest import DeadEntry, SegmentEntry
 from indexing.staging import TOKEN_COUNTS
 from jobs.config import Config
-from jobs.difference import Changes
-from jobs.steps import STATUSES
+from jobs.difference import Plan
+from jobs.retries import Settled
+from jobs.summaries import STATUSES
 
-Counts = dict[str, dict[str, int]]
+COLUMNS = (
+    *("id", "source", "status", "reason", "num_rows"),
+    *(f"chunks_{status}" for status in STATUSES),
+    *("ungrounded", "reasons"),
+)
+"""Of the live documents, what is counted."""
 
 
-def count(summary: pa.Table, changes: Changes, preemptions: int = 0) -> dict[str, dict[str, int]]:
-    """The counts of the snapshot: documents, chunks, tokens of this run, reasons of what was refused or failed.
+def count(census: pa.Table, plan: Plan, settled: Settled, preemptions: int = 0) -> dict[str, dict[str, int]]:
+    """The counts of the snapshot: documents and chunks of all its live documents (`census`, with COLUMNS), and why contexts
+    were refused or failed; tokens of this run.
 
-    Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a reason for reading a prompt token.
+    Of the documents, total = new + changed + unchanged + stale + withheld = indexed + empty + quarantined; `renamed` are
+    among the new and the deleted ones. Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a
+    reason for reading a prompt token.
     """
-    statuses = _tally(summary["status"])
+    statuses, changes, stale = _tally(census["status"]), plan.changes, settled.tonight.values()
     documents = {
-        "total": summary.num_rows,
+        "total": census.num_rows,
         "new": changes.new,
-        "changed": changes.changed,
-        "unchanged": changes.unchanged,
+        "changed": changes.changed - sum(stale),
+        "unchanged": changes.unchanged - sum(not changed for changed in stale),
         "deleted": changes.deleted,
-        "stale": 0,
+        "renamed": changes.renamed,
+        "stale": len(settled.stale),
+        "withheld": changes.withheld,
         "indexed": statuses["indexed"],
         "quarantined": statuses["quarantined"],
         "empty": statuses["empty"],
     }
-    chunks = {"total": _sum(summary["num_rows"])}
-    chunks |= {status: _sum(summary[f"chunks_{status}"]) for status in STATUSES}
-    chunks["ungrounded"] = _sum(summary["ungrounded"])
+    summary = settled.kept
+    chunks = {"total": _sum(census["num_rows"])}
+    chunks |= {status: _sum(census[f"chunks_{status}"]) for status in STATUSES}
+    chunks["ungrounded"] = _sum(census["ungrounded"])
     chunks["generated"] = _sum(summary["generated"])
     chunks["reused"] = chunks["ok"] + chunks["fallback"] - chunks["generated"]
     tokens = {name: _sum(summary[f"tokens_{name}"]) for name in TOKEN_COUNTS}
     tokens["computed"] = tokens["prompt"] - tokens["cached"]
     tokens["evicted"] = tokens["computed"] - tokens["ideal"] - tokens["block_rounding"] - tokens["retries"]
     tokens["preemptions"] = preemptions
-    reasons: Counter[str] = Counter()
-    for reason, number in _tally(pc.list_flatten(summary["reasons"])).items():
-        reasons[reason.partition(":")[0]] += number
-    return {"documents": documents, "chunks": chunks, "tokens": tokens, "reasons": dict(sorted(reasons.items()))}
+    reasons = dict(sorted(_tally(pc.list_flatten(census["reasons"])).items()))
+    return {"documents": documents, "chunks": chunks, "tokens": tokens, "reasons": reasons}
 
 
-def reconcile(refs: pa.Table, counts: Mapping[str, Mapping[str, int]], entries: Sequence[SegmentEntry]) -> None:
-    """Refuse to publish unless documents and chunks add up from end to end."""
-    chunks = counts["chunks"]
+def reconcile(
+    plan: Plan,
+    settled: Settled,
+    counts: Mapping[str, Mapping[str, int]],
+    built: Sequence[SegmentEntry],
+    segments: Sequence[SegmentEntry],
+    dead: Mapping[str, DeadEntry],
+) -> None:
+    """Refuse to publish unless documents and chunks add up from end to end; `built` holds this run's work, `segments` all."""
+    documents, chunks = counts["documents"], counts["chunks"]
+    live_documents = sum(s.num_documents for s in segments) - sum(d.num_documents for d in dead.values())
+    live_rows = sum(s.num_rows for s in segments) - sum(d.num_rows for d in dead.values())
+    compared = sum(documents[name] for name in ("new", "changed", "unchanged", "stale", "withheld"))
     for what, left, right in (
-        ("documents read and enriched", refs.num_rows, counts["documents"]["total"]),
-        ("documents enriched and in segments", counts["documents"]["total"], sum(e.num_documents for e in entries)),
-        ("chunks and rows in segments", chunks["total"], sum(e.num_rows for e in entries)),
+        ("documents listed or kept and in the snapshot", plan.num_listed + plan.num_kept, documents["total"]),
+        ("documents and what became of them", documents["total"], compared),
+        ("documents enriched and in new segments", settled.kept.num_rows, sum(s.num_documents for s in built)),
+        ("documents and live ones in segments", documents["total"], live_documents),
+        ("chunks and live rows in segments", chunks["total"], live_rows),
         ("chunks and their statuses", chunks["total"], sum(chunks[status] for status in STATUSES)),
     ):
         if left != right:
@@ -76,9 +98,9 @@ def replicas(facts: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], ..
     )
 
 
-def rejected(summary: pa.Table) -> tuple[dict[str, str], ...]:
+def rejected(census: pa.Table) -> tuple[dict[str, str], ...]:
     """Quarantined documents by name, with their sources and reasons."""
-    entries = summary.filter(pc.equal(summary["status"], "quarantined")).select(["id", "source", "reason"])
+    entries = census.filter(pc.equal(census["status"], "quarantined")).select(["id", "source", "reason"])
     return tuple(entries.sort_by([("id", "ascending"), ("source", "ascending")]).to_pylist())
 
 
@@ -97,6 +119,16 @@ def exceeded_limits(config: Config, counts: Mapping[str, Mapping[str, int]]) -> 
         f"{share:.1%} are {name}, more than limits.{name} allows ({limit:.1%})"
         for name, (share, limit) in shares.items()
         if share > limit
+    ) + withheld(config, counts["documents"]["withheld"])
+
+
+def withheld(config: Config, number: int) -> tuple[str, ...]:
+    """What a refresh says that deletes nothing because too much is absent."""
+    if not number:
+        return ()
+    return (
+        f"{number:,} documents are absent from {config.documents.uri}, more than limits.deleted allows"
+        f" ({config.limits.deleted:.0%}): none was deleted; check the source, or run `situate refresh --allow-deletes`",
     )
 
 

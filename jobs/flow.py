@@ -1,4 +1,4 @@
-"""The Ray wiring of a run: the only file that knows Ray Data. The steps themselves are in `jobs/steps.py`.
+"""The Ray wiring of a run: the only file that knows Ray Data. The steps themselves are in `jobs/steps.py` and `jobs/vectors.py`.
 
 references -> EnrichDocuments (one actor per model replica) -> StageVectors (embedding actors) -> summaries. Only references
 enter and only summaries leave; text crosses Ray's object store once, between the two. A block of references goes to one
@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.errors import OperationError, SituateError
-from indexing import segments
 from indexing.manifest import SegmentEntry
-from indexing.storage import is_remote, open_storage
+from indexing.storage import Storage, is_remote, open_storage
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
@@ -178,13 +177,12 @@ def object_store_bytes(dataset: Any) -> dict[str, int]:
     return found
 
 
-def build_segments(run: Run, groups: Sequence[tuple[str, str, Sequence[str]]], dimension: int) -> list[SegmentEntry]:
-    """Build a segment per group of (first id, last id, parts), side by side; in the order of the groups."""
+def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:
+    """Build a segment per task, side by side; in the order of the tasks."""
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_build_segment)
-    futures = [remote.remote(run, first, last, parts, dimension) for first, last, parts in groups]
-    built: list[SegmentEntry] = _results(futures)
+    built: list[SegmentEntry] = _results([remote.remote(run, task) for task in tasks])
     return built
 
 
@@ -215,10 +213,9 @@ def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
     return pa.concat_tables([scan_file(root, file, max_bytes) for file in files])
 
 
-def _build_segment(run: Run, first: str, last: str, parts: Sequence[str], dimension: int) -> SegmentEntry:
+def _build_segment(run: Run, task: Callable[[Storage], SegmentEntry]) -> SegmentEntry:
     run.enter()
-    storage = open_storage(run.config.corpus)
-    return segments.build(storage, run.id, parts, first, last, dimension, run.config.index)
+    return task(open_storage(run.config.corpus))
 
 
 def _results(futures: list[Any]) -> Any:

@@ -5,28 +5,32 @@ creation of the manifest, last; whatever happens before it, readers see the prev
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment import prompts
 from enrichment.embed import open_embedder
 from enrichment.errors import ConfigError
-from indexing import layout, manifest
-from indexing.manifest import Manifest
+from indexing import layout, live, manifest, staging
+from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
-from jobs import counts, difference, flow, sources
+from jobs import carrying, counts, difference, flow, retries, sources
+from jobs.carrying import Task
 from jobs.config import Config
-from jobs.difference import Changes
+from jobs.difference import NOTHING_ASKED, Asked, Plan
+from jobs.flow import Enrichment
 from jobs.models import checked_model, resolve_model
 from jobs.progress import Progress
-from jobs.spans import read_spans
-from jobs.steps import Run
+from jobs.retries import Settled
+from jobs.sources import Listing
+from jobs.spans import Spans, read_spans
+from jobs.steps import Reuse, Run
+from jobs.summaries import summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,102 +48,159 @@ class Result:
     seconds: Mapping[str, float]
     exceeded: tuple[str, ...]
     rejected: tuple[Mapping[str, str], ...]
+    stale: tuple[Mapping[str, Any], ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
         record = asdict(self)
-        for name in ("replicas", "exceeded", "rejected"):
+        for name in ("replicas", "exceeded", "rejected", "stale"):
             record[name] = list(record[name])
         return record
 
 
-def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
+class Workers(Protocol):
+    """Those who carry out the steps: `jobs/flow.py` on Ray, `jobs/local_flow.py` in this process."""
+
+    def scan(self, listing: Listing, max_bytes: int) -> pa.Table:
+        """References to all records of all files, in no particular order."""
+
+    def enrich_and_stage(self, run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> Enrichment:
+        """Run all references through both steps."""
+
+    def build_segments(self, run: Run, tasks: Sequence[Task]) -> list[SegmentEntry]:
+        """Carry out the tasks, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known before anything is spent."""
+
+    storage: Storage
+    listing: Listing
+    spans: Spans | None
+    dimension: int
+    fingerprints: Mapping[str, str]
+
+
+def refresh(config: Config, progress: Progress, address: str | None = None, asked: Asked = NOTHING_ASKED) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
     with progress.stage("check", 0):
-        storage = open_storage(config.corpus)
-        listing = sources.list_files(config.documents, besides=config.corpus)
-        previous = manifest.latest(storage)
-        spans = read_spans(config.split)
-        dimension, fingerprints = check_models(config)
-        if spans is not None:
-            fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
+        checked = check(config)
     with flow.cluster(address, config.model.replicas if config.model else 1):
-        with progress.stage("read", len(listing.files)):
-            refs = sources.resolve(flow.scan(listing, config.documents.max_bytes))
-        if not refs.num_rows:
-            raise ConfigError(f"documents.uri {config.documents.uri} holds {len(listing.files)} files without a record")
-        changes = difference.compare(storage, previous, refs, fingerprints)
-        if previous and not changes.any:
-            return unchanged(previous, changes, progress)
-        run = Run(new_run_id(), config, listing.root, spans, fingerprints.get("model"))
-        with progress.recording(storage, run.id):
-            with progress.stage("enrich", refs.num_rows, pc.sum(refs["num_bytes"]).as_py()):
-                enrichment = flow.enrich_and_stage(run, refs, progress.counts)
-            summary, replicas = enrichment.summary, counts.replicas(enrichment.replicas)
-            with progress.stage("index", 0):
-                entries = flow.build_segments(run, cut_segments(summary, config.index.rows_per_segment), dimension)
-            with progress.stage("publish", 0):
-                counted = counts.count(summary, changes, int(sum(replica["preemptions"] for replica in replicas)))
-                counts.reconcile(refs, counted, entries)
-                published = manifest.new_manifest(
-                    previous,
-                    run_id=run.id,
-                    config=config.as_dict(),
-                    fingerprints=fingerprints,
-                    dimension=dimension,
-                    counts=counted,
-                    segments=tuple(entries),
-                    dead={},
-                    rejected=counts.rejected(summary),
-                )
-                manifest.publish(storage, published)
-            remove_staged(storage, run.id)
-            exceeded = counts.exceeded_limits(config, counted)
-            result = Result(
-                published.sequence,
-                True,
-                **counted,
-                replicas=replicas,
-                object_store_bytes=enrichment.object_store_bytes,
-                seconds=progress.seconds,
-                exceeded=exceeded,
-                rejected=published.rejected,
+        return night(config, checked, progress, flow, asked)
+
+
+def night(
+    config: Config, checked: Checked, progress: Progress, workers: Workers, asked: Asked = NOTHING_ASKED
+) -> Result:
+    """From the sources to the next snapshot; none if there is nothing to do."""
+    storage = checked.storage
+    previous = manifest.latest(storage)
+    with progress.stage("read", len(checked.listing.files)):
+        refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
+    if not refs.num_rows:
+        raise ConfigError(
+            f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"
+        )
+    with progress.stage("compare", refs.num_rows):
+        plan = difference.plan(storage, previous, refs, checked.fingerprints, config.limits.deleted, asked)
+    if previous is not None and not plan.due:
+        return unchanged(config, previous, plan, progress)
+    run = new_run(config, checked, plan, asked)
+    with progress.recording(storage, run.id):
+        with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
+            settled, enrichment = enrich(run, plan, workers, progress)
+        with progress.stage("index", 0):
+            carried = carrying.carry(storage, plan, settled, config)
+            staged = carrying.staged_tasks(run.id, settled, config, checked.dimension)
+            rewritten = carrying.compaction_tasks(plan, settled, carried, config, checked.dimension)
+            built = workers.build_segments(run, [*staged, *rewritten])
+        with progress.stage("publish", 0):
+            dead = carrying.listed_dead(storage, previous, carried)
+            segments = (*carried.kept(), *built)
+            census = live.documents(storage, segments, dead, counts.COLUMNS)
+            counted = counts.count(census, plan, settled, sum(int(r["preemptions"]) for r in enrichment.replicas))
+            counts.reconcile(plan, settled, counted, built[: len(staged)], segments, dead)
+            published = manifest.new_manifest(
+                previous,
+                run_id=run.id,
+                config=config.as_dict(),
+                fingerprints=checked.fingerprints,
+                dimension=checked.dimension,
+                counts=counted,
+                segments=segments,
+                dead=dead,
+                rejected=counts.rejected(census),
+                stale=settled.stale,
             )
-            progress.report(result.as_dict(), summary)
+            manifest.publish(storage, published)
+        remove_staged(storage, run.id)
+        result = Result(
+            published.sequence,
+            True,
+            **counted,
+            replicas=counts.replicas(enrichment.replicas),
+            object_store_bytes=enrichment.object_store_bytes,
+            seconds=progress.seconds,
+            exceeded=counts.exceeded_limits(config, counted),
+            rejected=published.rejected,
+            stale=published.stale,
+        )
+        progress.report(result.as_dict(), settled.kept)
     return result
+
+
+def check(config: Config) -> Checked:
+    """Have the sources, the store and the models at hand. Raises ConfigError."""
+    storage = open_storage(config.corpus)
+    listing = sources.list_files(config.documents, besides=config.corpus)
+    spans = read_spans(config.split)
+    dimension, fingerprints = check_models(config)
+    if spans is not None:
+        fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
+    return Checked(storage, listing, spans, dimension, fingerprints)
+
+
+def new_run(config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:
+    """What the workers of this run know."""
+    reuse = Reuse(
+        ids=difference.ids_to_look_up(plan),
+        snapshot=plan.previous.sequence if plan.previous else None,
+        changed=difference.ids_replaced(plan),
+        fallbacks=not asked.retry_failed,
+    )
+    model = checked.fingerprints.get("model")
+    return Run(new_run_id(), config, checked.listing.root, checked.spans, model, reuse)
+
+
+def enrich(run: Run, plan: Plan, workers: Workers, progress: Progress) -> tuple[Settled, Enrichment]:
+    """Work on what is due; where that fails and a setting changed, on the version that was served before."""
+    done = Enrichment(summaries(staging.UNITS.empty_table(), ""), [], {})
+    if plan.work.num_rows:
+        done = workers.enrich_and_stage(run, plan.work, progress.counts)
+    settled = retries.settle(plan, done.summary)
+    if len(settled.again):
+        refs = difference.stored(plan.old, settled.again)
+        settled = retries.resettle(settled, workers.enrich_and_stage(run, refs, progress.counts).summary)
+    return settled, done
 
 
 def check_models(config: Config) -> tuple[int, dict[str, str]]:
     """Have both models at hand before anything is spent; the vectors' dimension and the fingerprints of the settings."""
     embedder = open_embedder(config.embedding, resolve_model(config.embedding))
     fingerprints = {"content": config.content_fingerprint(), "embedding": embedder.fingerprint}
+    fingerprints["format"] = str(manifest.FORMAT_VERSION)  # what an older program stored is made anew, not carried
     if config.context.strategy == "situate" and config.model is not None:
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
         fingerprints["model"] = checked_model(config.model)
     return embedder.dimension, fingerprints
 
 
-def cut_segments(summary: pa.Table, rows_per_segment: int) -> list[tuple[str, str, list[str]]]:
-    """Cut the documents, in order of their ids, into runs of about `rows_per_segment` rows: (first id, last id, parts)."""
-    ordered = summary.select(["id", "num_rows", "part"]).sort_by([("id", "ascending")]).combine_chunks()
-    ids, parts, totals = ordered["id"], ordered["part"], np.cumsum(ordered["num_rows"].to_numpy())
-    groups: list[tuple[str, str, list[str]]] = []
-    first = rows = 0
-    while first < len(ids):
-        last = min(int(np.searchsorted(totals, rows + rows_per_segment)), len(ids) - 1)
-        # An id that occurs twice (a quarantined duplicate) stays in one segment.
-        while last + 1 < len(ids) and ids[last + 1] == ids[last]:
-            last += 1
-        inside = parts.slice(first, last + 1 - first).unique().to_pylist()
-        groups.append((ids[first].as_py(), ids[last].as_py(), sorted(inside)))
-        first, rows = last + 1, int(totals[last])
-    return groups
-
-
-def unchanged(previous: Manifest, changes: Changes, progress: Progress) -> Result:
+def unchanged(config: Config, previous: Manifest, plan: Plan, progress: Progress) -> Result:
     """Nothing to do: the previous snapshot stands."""
     counted = {name: dict(values) for name, values in previous.counts.items()}
-    counted["documents"] |= {"new": 0, "changed": 0, "unchanged": changes.unchanged, "deleted": 0}
+    compared = {name: getattr(plan.changes, name) for name in ("new", "changed", "unchanged", "deleted", "renamed")}
+    counted["documents"] |= compared | {"withheld": plan.changes.withheld}
     counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
     counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
     return Result(
@@ -149,8 +210,9 @@ def unchanged(previous: Manifest, changes: Changes, progress: Progress) -> Resul
         replicas=(),
         object_store_bytes={},
         seconds=progress.seconds,
-        exceeded=(),
+        exceeded=counts.withheld(config, plan.changes.withheld),
         rejected=previous.rejected,
+        stale=previous.stale,
     )
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from enrichment.errors import OperationError, SituateError
 from enrichment.turns import Turns
-from jobs.steps import EnrichDocuments, Run, StageVectors
+from jobs.steps import EnrichDocuments, Run
+from jobs.vectors import StageVectors
 
 T = TypeVar("T")
 

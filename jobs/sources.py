@@ -32,7 +32,9 @@ REFS = pa.schema(
         ("second", pa.int64()),
         ("num_bytes", pa.int64()),
         ("sha256", pa.string()),
+        ("text_sha256", pa.string()),  # null where there is no usable text
         ("problem", pa.string()),  # "reason: message" for what is known to be unusable
+        ("tries", pa.int32()),  # nights in which it will have been worked on after this one
     ]
 )
 # What one odd file or record can raise, in parsers and in the file system; a store that is down raises OperationError.
@@ -121,7 +123,9 @@ def _reference(record: Record, file: SourceFile, max_bytes: int) -> dict[str, An
         "second": record.place.second,
         "num_bytes": size,
         "sha256": record.sha256(),
+        "text_sha256": None if problem else documents.text_sha256(record),
         "problem": problem,
+        "tries": 1,
     }
 
 
@@ -145,6 +149,12 @@ def resolve(refs: pa.Table) -> pa.Table:
 def source_name(file: str, number: int | None) -> str:
     """What a person would call the place: the file, with the record's number where it holds several."""
     return file if number is None else f"{file}:{number}"
+
+
+def source_names(refs: pa.Table) -> pa.ChunkedArray:
+    """`source_name` of every reference."""
+    numbered = pc.binary_join_element_wise(refs["file"], pc.cast(refs["number"], pa.string()), ":")
+    return pc.if_else(pc.is_null(refs["number"]), refs["file"], numbered)
 
 
 class SourceReader:

@@ -1,14 +1,12 @@
-"""The two steps that workers carry out, as plain callables: Ray wires them in `jobs/flow.py`, tests call them directly.
+"""The first of the two steps that workers carry out, a plain callable: Ray wires it in `jobs/flow.py`, tests call it directly.
 
-`EnrichDocuments`: references -> units (one row per document: text, chunks, contexts); appends to the ledger only.
-`StageVectors`: units -> staged documents, rows and vectors, and one summary row per document. Rows are conserved: one
-reference in, one unit, one summary row out, whatever became of the document.
+`EnrichDocuments`: references -> units (one row per document: text, chunks, contexts); appends to the ledger only. Rows are
+conserved: one reference in, one unit out, whatever became of the document. The other step is in `jobs/vectors.py`.
 """
 
 import asyncio
+import functools
 import os
-import secrets
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from enrichment import models
 from enrichment.admission import Admission
 from enrichment.documents import Loaded
-from enrichment.embed import Embedder, open_embedder, open_tokenizer, parts, vector_key
+from enrichment.embed import open_tokenizer
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
@@ -32,20 +28,33 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
-from enrichment.strategies import UNGROUNDED, Free, Situate, Strategy
+from enrichment.strategies import Free, Situate, Strategy
 from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import Encoding, FakeTokenizer, FileTokenizer, Tokenizer
 from enrichment.vllm_engine import VllmEngine
-from indexing import ledger, staging, tables
-from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
-from indexing.segments import text_fields
-from indexing.storage import Storage, open_storage
+from indexing import ledger, manifest, older, staging
+from indexing.serving import Snapshot
+from indexing.storage import open_storage
 from jobs.config import Config
 from jobs.models import resolve_model
 from jobs.sources import SourceReader, source_name
+from jobs.stored import FORMAT, StoredReader
 
 Report = Callable[[Mapping[str, int]], None]
-EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Where a run finds what was paid for before.
+
+    The ledger, of the documents `ids` alone if they are given; and the rows that the documents `changed` have in `snapshot`.
+    Without `fallbacks`, what a guard refused is asked for again.
+    """
+
+    ids: pa.Array | None = None
+    snapshot: int | None = None
+    changed: pa.Array | None = None
+    fallbacks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Run:
     root: str
     spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
     model_fingerprint: str | None = None
+    reuse: Reuse = field(default_factory=Reuse)
     directory: str = field(default_factory=os.getcwd)
 
     def enter(self) -> None:
@@ -114,11 +124,22 @@ class EnrichDocuments:
             options.max_model_len,
             options.block_tokens,
             self._run.model_fingerprint or options.name,
-            ledger.read_contexts(self._storage),
+            *self._paid(),
             self._done,
         )
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
+
+    def _paid(self) -> tuple[ledger.PaidContexts, Callable[[Document, Chunk], Context | None]]:
+        """Contexts by exact key; and those of the older version's chunks, none unless `context.reuse` is `chunk`."""
+        reuse, by_chunk = self._run.reuse, self._run.config.context.reuse == "chunk"
+        if reuse.snapshot is None or reuse.changed is None:
+            return ledger.read_contexts(self._storage, reuse.ids, None, reuse.fallbacks), lambda document, chunk: None
+        before = manifest.load(self._storage, reuse.snapshot)
+        rows = older.rows(self._storage, before, reuse.changed, by_chunk)
+        paid = ledger.read_contexts(self._storage, reuse.ids, older.contexts(rows), reuse.fallbacks)
+        made_as_now = (self._run.config.context.strategy, self._prompt_fingerprint, self._run.model_fingerprint)
+        return paid, partial(older.of_chunk, older.chunks(rows, *made_as_now) if by_chunk else {})
 
     def facts(self) -> dict[str, float]:
         """Of this replica: documents done, seconds with a request in work, times of the model's load and of the last answer."""
@@ -155,7 +176,7 @@ class EnrichDocuments:
         self._report({"quarantined": 1})
         empty = Document(DocumentId(ref["id"]), "")
         source = source_name(ref["file"], ref["number"])
-        return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}")
+        return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}", tries=ref["tries"])
 
     async def _enrich(self, ref: dict[str, Any], prepared: _Prepared | DocumentError) -> Enriched:
         if isinstance(prepared, DocumentError):
@@ -164,7 +185,7 @@ class EnrichDocuments:
         self._report({"chunks": len(chunks), "bytes": ref["num_bytes"]})
         source = source_name(ref["file"], ref["number"])
         if not chunks:
-            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty")
+            return Enriched(loaded.document, source, sha256, loaded.replaced, "empty", tries=ref["tries"])
         try:
             outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         except DocumentError as error:
@@ -177,6 +198,7 @@ class EnrichDocuments:
             replaced=loaded.replaced,
             chunks=chunks,
             contexts=outcome.contexts,
+            tries=ref["tries"],
             strategy=config.context.strategy,
             prompt_fingerprint=self._prompt_fingerprint,
             model_fingerprint=self._run.model_fingerprint,
@@ -190,8 +212,14 @@ class EnrichDocuments:
         except DocumentError as error:
             return error
 
+    @functools.cached_property
+    def _stored(self) -> StoredReader:
+        assert self._run.reuse.snapshot is not None
+        before = Snapshot(self._storage, manifest.load(self._storage, self._run.reuse.snapshot))
+        return StoredReader(before, self._run.config.documents.format)
+
     def _prepare(self, ref: dict[str, Any]) -> _Prepared:
-        loaded, sha256 = self._reader.load(ref)
+        loaded, sha256 = (self._stored if ref["format"] == FORMAT else self._reader).load(ref)
         document = loaded.document
         by_tokens = self._run.config.split.by == "tokens"
         embedder_tokens = self._embedder_tokenizer.encode(document.text).offsets if by_tokens else None
@@ -217,84 +245,3 @@ def start_engine(options: ModelOptions) -> Engine:
     if options.name == models.FAKE:
         return FakeEngine(options.max_model_len, options.block_tokens)
     return EndpointEngine(options) if options.endpoint else VllmEngine(resolve_model(options), options)
-
-
-class StageVectors:
-    """Units -> staged Parquet, and a summary row per document. Holds the embedder."""
-
-    def __init__(self, run: Run, report: Report) -> None:
-        run.enter()
-        self._run, self._report = run, report
-        self._storage: Storage = open_storage(run.config.corpus)
-        self._embedder: Embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
-        self._paid = ledger.read_vectors(self._storage, self._embedder.dimension)
-
-    def __call__(self, units: pa.Table) -> pa.Table:
-        part = secrets.token_hex(8)
-        rows = staging.rows_of(units)
-        vectors = self._vectors(rows, part)
-        with tempfile.TemporaryDirectory(prefix="situate-part-") as work:
-            for name, table in ((ROWS, rows), (VECTORS, vectors), (DOCUMENTS, staging.documents_of(units))):
-                tables.write(table, Path(work) / name)
-                self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
-        self._report({"documents": units.num_rows, "embedded": rows.num_rows})
-        return summaries(units, part)
-
-    def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
-        fields = self._run.config.index.dense_text
-        leads = text_fields(rows, [name for name in fields if name != "body"])
-        bodies = text_fields(rows, ["body"] if "body" in fields else [])
-        texts: list[str] = []
-        owners: list[tuple[int, int]] = []
-        for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):
-            pieces = parts("\n".join(lead), "".join(body), self._embedder)
-            texts += pieces
-            owners += [(row, number) for number in range(len(pieces))]
-        documents = rows["document_id"].to_pylist()
-        vectors = self._embed(texts, [documents[row] for row, _ in owners], part)
-        schema = tables.vectors(self._embedder.dimension)
-        columns = [[row for row, _ in owners], [number for _, number in owners], vectors]
-        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-
-    def _embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
-        """A vector per text, as float16 bytes; texts embedded before, here or in the ledger, are not embedded again."""
-        keys = [vector_key(self._embedder.passage_fingerprint, text) for text in texts]
-        missing = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._paid}
-        rows = sorted(missing.values())
-        found = [
-            self._embedder.embed_passages([texts[row] for row in batch]).astype(np.float16)
-            for batch in (rows[start : start + EMBED_TEXTS] for start in range(0, len(rows), EMBED_TEXTS))
-        ]
-        new: dict[bytes, bytes] = {}
-        if found:
-            matrix = np.concatenate(found)
-            new_keys = [keys[row] for row in rows]
-            owners = [DocumentId(ids[row]) for row in rows]
-            ledger.append_vectors(self._storage, self._run.id, part, new_keys, owners, matrix)
-            new = dict(zip(new_keys, (vector.tobytes() for vector in matrix), strict=True))
-        return [new[key] if key in new else self._paid[key] for key in keys]
-
-
-def summaries(units: pa.Table, part: str) -> pa.Table:
-    """One row per document: what the driver needs to cut segments and to count; nothing of the text."""
-    names = ["id", "source", "source_sha256", "status", "reason", "generated"]
-    columns = {name: units[name] for name in names}
-    columns |= {f"tokens_{name}": units[f"tokens_{name}"] for name in staging.TOKEN_COUNTS}
-    columns["part"] = pa.array([part] * units.num_rows, pa.string())
-    lists = units["rows"].combine_chunks()
-    columns["num_rows"] = pc.list_value_length(lists)
-    rows_of_documents = lists.to_pylist()
-    counted = [[sum(row["status"] == status for row in rows) for status in STATUSES] for rows in rows_of_documents]
-    for position, status in enumerate(STATUSES):
-        columns[f"chunks_{status}"] = pa.array([counts[position] for counts in counted], pa.int32())
-    ungrounded = [
-        sum(row["status"] == "ok" and (row["reason"] or "").startswith(UNGROUNDED) for row in rows)
-        for rows in rows_of_documents
-    ]
-    columns["ungrounded"] = pa.array(ungrounded, pa.int32())
-    reasons = [[row["reason"] for row in rows if row["status"] in ("fallback", "failed")] for rows in rows_of_documents]
-    columns["reasons"] = pa.array(reasons, pa.list_(pa.string()))
-    return pa.table(columns)
-
-
-STATUSES = ("ok", "fallback", "failed", "skipped")

@@ -1,9 +1,9 @@
 """Small corpora without Ray: the steps called directly, with the fake engine and the fake embedder."""
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from indexing import lexical, manifest, segments
+from indexing import lexical, live, manifest
 from indexing.manifest import Manifest
 from indexing.serving import Snapshot
 from indexing.storage import DirectoryStorage, Storage
-from jobs import config, counts, difference, refresh, sources
-from jobs.steps import EnrichDocuments, Run, StageVectors
+from jobs import carrying, config, counts, difference, local_flow, refresh, retries, sources
+from jobs.difference import Asked, Plan
+from jobs.progress import Progress
+from jobs.refresh import Result
+from jobs.retries import Settled
+from jobs.steps import EnrichDocuments, Run
+from jobs.vectors import StageVectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +34,18 @@ class Staged:
     summary: pa.Table
 
     def publish(self, rows_per_segment: int = 500_000) -> Manifest:
-        """Build the segments, two at a time, and commit."""
-        settings = self.run.config
-        groups = refresh.cut_segments(self.summary, rows_per_segment)
-        with ThreadPoolExecutor(2) as pool:
-            built = pool.map(
-                lambda group: segments.build(self.storage, self.run.id, group[2], *group[:2], 64, settings.index),
-                groups,
-            )
-            entries = tuple(built)
+        """Build the segments of a first night, two at a time, and commit."""
+        index = dataclasses.replace(self.run.config.index, rows_per_segment=rows_per_segment)
+        settings = dataclasses.replace(self.run.config, index=index)
         fingerprints = refresh.check_models(settings)[1]
-        previous = manifest.latest(self.storage)
-        counted = counts.count(self.summary, difference.compare(self.storage, previous, self.refs, fingerprints))
-        counts.reconcile(self.refs, counted, entries)
+        plan, settled = self.settled()
+        tasks = carrying.staged_tasks(self.run.id, settled, settings, 64)
+        entries = tuple(local_flow.build_segments(self.run, tasks))
+        census = live.documents(self.storage, entries, {}, counts.COLUMNS)
+        counted = counts.count(census, plan, settled)
+        counts.reconcile(plan, settled, counted, entries, entries, {})
         published = manifest.new_manifest(
-            previous,
+            manifest.latest(self.storage),
             run_id=self.run.id,
             config=settings.as_dict(),
             fingerprints=fingerprints,
@@ -51,10 +53,15 @@ class Staged:
             counts=counted,
             segments=entries,
             dead={},
-            rejected=counts.rejected(self.summary),
+            rejected=counts.rejected(census),
         )
         manifest.publish(self.storage, published)
         return published
+
+    def settled(self) -> tuple[Plan, Settled]:
+        """What the night was to do and what became of it."""
+        plan = difference.plan(self.storage, None, self.refs, {}, 0.2)
+        return plan, retries.settle(plan, self.summary)
 
 
 Stage = Callable[..., Staged]
@@ -101,6 +108,51 @@ def open_corpus(stage: Stage) -> OpenCorpus:
         return Snapshot(staged.storage, staged.publish())
 
     return build_and_open
+
+
+@dataclass(frozen=True, slots=True)
+class Nights:
+    """A folder of documents and the corpus that is refreshed from it, without Ray, with the fake models."""
+
+    root: Path
+
+    @property
+    def docs(self) -> Path:
+        return self.root / "docs"
+
+    @property
+    def storage(self) -> Storage:
+        return DirectoryStorage(self.root / "corpus")
+
+    def write(self, **files: str | bytes | None) -> None:
+        """Write files, `name="text"` as name.md; None removes one."""
+        self.docs.mkdir(exist_ok=True)
+        for name, content in files.items():
+            path = self.docs / (name if "." in name else f"{name}.md")
+            if content is None:
+                path.unlink()
+            else:
+                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def refresh(self, asked: Asked = difference.NOTHING_ASKED, **settings: Any) -> Result:
+        """One night; `settings` are sections of the configuration."""
+        fake = {"name": "fake"}
+        given = {"corpus": str(self.root / "corpus"), "documents": {"uri": str(self.docs)}, "embedding": fake}
+        parsed = config.parse({**given, "model": fake, "split": {"by": "sentences"}, **settings})
+        return refresh.night(parsed, refresh.check(parsed), Progress(show=False), local_flow, asked)
+
+    @property
+    def manifest(self) -> Manifest:
+        return manifest.require_latest(self.storage)
+
+    def open(self) -> Snapshot:
+        return Snapshot(self.storage, self.manifest)
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """A corpus to refresh night after night."""
+    return Nights(tmp_path)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import layout, manifest
-from indexing.manifest import FileEntry, Manifest, SegmentEntry
+from indexing.manifest import DeadEntry, FileEntry, Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
 
 SEGMENT = SegmentEntry(
@@ -34,8 +34,9 @@ def following(parent: Manifest | None, **fields: Any) -> Manifest:
         "dimension": 64,
         "counts": {"documents": {"total": 1}},
         "segments": (SEGMENT,),
-        "dead": {"s": "dead/s/abc"},
+        "dead": {"s": DeadEntry("a" * 64, 2, 1, 2)},
         "rejected": ({"id": "\U0001f600", "source": "a.md", "reason": "undecodable: byte 3"},),
+        "stale": ({"id": "b", "source": "b.md", "source_sha256": "c" * 64, "reason": "kills_engine: x", "tries": 2},),
     }
     return manifest.new_manifest(parent, **{**given, **fields})
 
@@ -130,6 +131,16 @@ def test_a_newer_version_is_refused_by_name(storage: Storage) -> None:
     assert manifest.load(storage, 1).sequence == 1
 
 
+def test_a_manifest_of_version_1_is_read(storage: Storage) -> None:
+    """As the first release wrote it: `dead` without entries, nothing stale."""
+    publish_some(storage, 1)
+    old = stored(storage) | {"format_version": 1, "dead": {}}
+    del old["stale"], old["sha256"]
+    storage.put(layout.manifest(1), json.dumps(old).encode())
+    found = manifest.load(storage, 1)
+    assert (found.dead, found.stale, found.segments) == ({}, (), (SEGMENT,))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -143,7 +154,7 @@ def test_a_newer_version_is_refused_by_name(storage: Storage) -> None:
         lambda data: b"[" * 100_000,
         lambda data: data.replace(b'"nonce"', b'"nonsense"'),
         lambda data: data.replace(b'"size_bytes"', b'"size"'),
-        lambda data: data.replace(b'"format_version": 1', b'"format_version": "1"'),
+        lambda data: data.replace(b'"format_version": 2', b'"format_version": "2"'),
         lambda data: data + b" {}",
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from enrichment.errors import ConfigError, DocumentError, OperationError
-from indexing.manifest import SegmentEntry
+from indexing import live
+from indexing.manifest import DeadEntry
 from indexing.storage import open_storage
 from jobs import counts, difference, sources
 from jobs.config import DocumentsOptions
+from jobs.difference import Changes, Plan
 from jobs.sources import SourceReader
 
 Files = Mapping[str, str | bytes]
@@ -286,24 +289,27 @@ def test_moved_lines_are_no_change_and_changed_ones_are(stage: Callable[..., Any
     published = staged.publish()
     docs = staged.run.config.documents.uri
 
-    def changes() -> difference.Changes:
-        return difference.compare(staged.storage, published, resolved(docs), published.fingerprints)
+    def plan(**other: str) -> Plan:
+        prints = {**published.fingerprints, **other}
+        return difference.plan(staged.storage, published, resolved(docs), prints, 0.5)
 
-    assert changes() == difference.Changes(0, 0, 7, 0, settings=False)
-    assert not changes().any
+    assert plan().changes == Changes(unchanged=7)
+    assert not plan().due
     Path(docs, "a.jsonl").write_text("".join(records[::-1]))
-    assert changes() == difference.Changes(0, 0, 7, 0, settings=False)
+    assert plan().changes == Changes(unchanged=7) and not plan().due
     Path(docs, "c.jsonl").write_text("".join(records[:3]))
     Path(docs, "a.jsonl").write_text("\n" + "".join(records[3:]))
-    assert changes() == difference.Changes(0, 0, 7, 0, settings=False)
+    assert plan().changes == Changes(unchanged=7) and not plan().due
     Path(docs, "b.md").write_text("changed")
     Path(docs, "a.jsonl").write_text(line(id="new", text="x") + records[4])
-    assert changes() == difference.Changes(1, 1, 4, 2, settings=False)
-    other = difference.compare(staged.storage, published, resolved(docs), {**published.fingerprints, "model": "other"})
-    assert other.settings
-    assert difference.compare(staged.storage, None, resolved(docs), {}) == difference.Changes(
-        6, 0, 0, 0, settings=False
-    )
+    found = plan()
+    assert found.changes == Changes(new=1, changed=1, unchanged=4, deleted=2) and found.due
+    assert found.work["id"].to_pylist() == ["b.md", "new"]
+    assert found.old["id"].take(pa.array(found.gone)).to_pylist() == ["n3", "n5"]
+    other = plan(model="other")
+    assert other.settings and other.work.num_rows == 6
+    first = difference.plan(staged.storage, None, resolved(docs), {}, 0.5)
+    assert first.changes == Changes(new=6) and not first.settings
 
 
 def test_of_two_records_with_one_id_a_swap_is_a_change(stage: Callable[..., Any], no_lexical: None) -> None:
@@ -311,9 +317,13 @@ def test_of_two_records_with_one_id_a_swap_is_a_change(stage: Callable[..., Any]
     staged = stage({"a.jsonl": "".join(records)})
     published = staged.publish()
     docs = staged.run.config.documents.uri
-    assert not difference.compare(staged.storage, published, resolved(docs), published.fingerprints).any
+
+    def is_due() -> bool:
+        return difference.plan(staged.storage, published, resolved(docs), published.fingerprints, 0.5).due
+
+    assert not is_due()
     Path(docs, "a.jsonl").write_text("".join(records[::-1]))
-    assert difference.compare(staged.storage, published, resolved(docs), published.fingerprints).any
+    assert is_due()
 
 
 def test_every_document_is_counted_once_whatever_becomes_of_it(stage: Callable[..., Any], no_lexical: None) -> None:
@@ -337,23 +347,30 @@ def test_every_document_is_counted_once_whatever_becomes_of_it(stage: Callable[.
     ]
 
 
-@pytest.mark.parametrize("tamper", ["documents", "chunks", "statuses", "segments", "refs"])
+@pytest.mark.parametrize("tamper", ["total", "new", "rows", "status", "segment", "built", "refs", "dead"])
 def test_counts_that_do_not_add_up_are_not_published(stage: Callable[..., Any], no_lexical: None, tamper: str) -> None:
     staged = stage({"a.md": "One. Two.", "b.md": "Three. Four."})
-    counted = counts.count(staged.summary, difference.Changes(2, 0, 0, 0, settings=False))
-    entry = SegmentEntry("s", "", num_documents=2, num_rows=4, num_vectors=4, files=())
-    counts.reconcile(staged.refs, counted, [entry])
-    refs, entries = staged.refs, [entry]
+    published = staged.publish()
+    plan, settled = staged.settled()
+    census = live.documents(staged.storage, published.segments, {}, counts.COLUMNS)
+    counted = counts.count(census, plan, settled)
+    built = segments = list(published.segments)
+    dead = {}
+    counts.reconcile(plan, settled, counted, built, segments, dead)
     match tamper:
-        case "documents":
-            counted["documents"]["total"] -= 1
-        case "chunks":
+        case "total" | "new":
+            counted["documents"][tamper] -= 1
+        case "rows":
             counted["chunks"]["total"] += 1
-        case "statuses":
+        case "status":
             counted["chunks"]["ok"] -= 1
-        case "segments":
-            entries = []
+        case "segment":
+            segments = []
+        case "built":
+            built = []
         case "refs":
-            refs = refs.slice(1)
+            plan = replace(plan, num_listed=1)
+        case "dead":
+            dead = {segments[0].id: DeadEntry("", 0, 0, 1)}
     with pytest.raises(OperationError, match=r"do not add up \(\d+ and \d+\): nothing was published"):
-        counts.reconcile(refs, counted, entries)
+        counts.reconcile(plan, settled, counted, built, segments, dead)

@@ -1,0 +1,81 @@
+"""The second of the two steps that workers carry out, a plain callable: `jobs/flow.py` wires it behind the first.
+
+`StageVectors`: units -> staged documents, rows and vectors, and one summary row per document: one unit in, one summary row
+out, whatever became of the document.
+"""
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from enrichment.embed import Embedder, open_embedder, parts, vector_key
+from enrichment.records import DocumentId
+from indexing import ledger, staging, tables
+from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
+from indexing.segments import text_fields
+from indexing.storage import Storage, open_storage
+from jobs.models import resolve_model
+from jobs.steps import Report, Run
+from jobs.summaries import summaries
+
+EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
+
+
+class StageVectors:
+    """Units -> staged Parquet, and a summary row per document. Holds the embedder."""
+
+    def __init__(self, run: Run, report: Report) -> None:
+        run.enter()
+        self._run, self._report = run, report
+        self._storage: Storage = open_storage(run.config.corpus)
+        self._embedder: Embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
+        self._paid = ledger.read_vectors(self._storage, self._embedder.dimension, run.reuse.ids)
+
+    def __call__(self, units: pa.Table) -> pa.Table:
+        part = secrets.token_hex(8)
+        rows = staging.rows_of(units)
+        vectors = self._vectors(rows, part)
+        with tempfile.TemporaryDirectory(prefix="situate-part-") as work:
+            for name, table in ((ROWS, rows), (VECTORS, vectors), (DOCUMENTS, staging.documents_of(units))):
+                tables.write(table, Path(work) / name)
+                self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
+        self._report({"documents": units.num_rows, "embedded": rows.num_rows})
+        return summaries(units, part)
+
+    def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
+        fields = self._run.config.index.dense_text
+        leads = text_fields(rows, [name for name in fields if name != "body"])
+        bodies = text_fields(rows, ["body"] if "body" in fields else [])
+        texts: list[str] = []
+        owners: list[tuple[int, int]] = []
+        for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):
+            pieces = parts("\n".join(lead), "".join(body), self._embedder)
+            texts += pieces
+            owners += [(row, number) for number in range(len(pieces))]
+        documents = rows["document_id"].to_pylist()
+        vectors = self._embed(texts, [documents[row] for row, _ in owners], part)
+        schema = tables.vectors(self._embedder.dimension)
+        columns = [[row for row, _ in owners], [number for _, number in owners], vectors]
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
+        """A vector per text, as float16 bytes; texts embedded before, here or in the ledger, are not embedded again."""
+        keys = [vector_key(self._embedder.passage_fingerprint, text) for text in texts]
+        missing = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._paid}
+        rows = sorted(missing.values())
+        found = [
+            self._embedder.embed_passages([texts[row] for row in batch]).astype(np.float16)
+            for batch in (rows[start : start + EMBED_TEXTS] for start in range(0, len(rows), EMBED_TEXTS))
+        ]
+        new: dict[bytes, bytes] = {}
+        if found:
+            matrix = np.concatenate(found)
+            new_keys = [keys[row] for row in rows]
+            owners = [DocumentId(ids[row]) for row in rows]
+            ledger.append_vectors(self._storage, self._run.id, part, new_keys, owners, matrix)
+            new = dict(zip(new_keys, (vector.tobytes() for vector in matrix), strict=True))
+        return [new[key] if key in new else self._paid[key] for key in keys]
