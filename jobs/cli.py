@@ -1,7 +1,7 @@
 """The command `situate`: parse, call one function, print. Nothing heavy is imported before a command needs it.
 
 Results go to stdout, everything else to stderr; with `--json` stdout is exactly one JSON object. Exit status: 0 done within the
-configured limits, 1 failed, 2 bad usage or configuration, 3 published but a limit was exceeded.
+configured limits, 1 failed, 2 bad usage or configuration, 3 published but a limit was exceeded, 4 a publish gate refused.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from enrichment.errors import ConfigError, SituateError
+from enrichment.errors import ConfigError, PublishGateError, SituateError
 from jobs import native_output
 
 logger = logging.getLogger(__name__)
 
-DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED = 0, 1, 2, 3
+DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED, GATE_REFUSED = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status: int = options.run(options)
     except SituateError as error:
-        return _failed(options, str(error), BAD_USAGE if isinstance(error, ConfigError) else FAILED)
+        statuses = {ConfigError: BAD_USAGE, PublishGateError: GATE_REFUSED}
+        return _failed(options, str(error), next((s for k, s in statuses.items() if isinstance(error, k)), FAILED))
     except KeyboardInterrupt:
         return _failed(options, "interrupted; run the same command again to continue", FAILED)
     except BrokenPipeError:
@@ -77,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     added = command("refresh", _refresh, "the main job: bring a corpus up to date with its sources")
     added.add_argument("config", type=Path)
     added.add_argument("--address", help="a Ray to join (default: RAY_ADDRESS, else one of this machine)")
+    added.add_argument(
+        "--single-writer", action="store_true", help="go on with a store that ignores conditional writes"
+    )
     added = command("status", _status, "the run in progress, or the last one")
     added.add_argument("corpus")
     added.add_argument("--watch", action="store_true", help="repeat until the run is over")
@@ -129,7 +133,7 @@ def _refresh(options: argparse.Namespace) -> int:
     from jobs.progress import Progress
 
     loaded = config.load(options.config)
-    result = refresh.refresh(loaded, Progress(), options.address)
+    result = refresh.refresh(loaded, Progress(), options.address, options.single_writer)
     _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
     for sentence in result.exceeded:
         print(f"situate: published, but {sentence}", file=sys.stderr)

@@ -4,10 +4,8 @@
 creation of the manifest, last; whatever happens before it, readers see the previous snapshot.
 """
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import Storage, open_storage
-from jobs import counts, difference, flow, sources
+from jobs import counts, difference, flow, publication, sources
 from jobs.config import Config
 from jobs.difference import Changes
 from jobs.models import checked_model, resolve_model
@@ -53,8 +51,16 @@ class Result:
         return record
 
 
-def refresh(config: Config, progress: Progress, address: str | None = None) -> Result:
+def refresh(
+    config: Config, progress: Progress, address: str | None = None, single_writer: bool = False
+) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
+    storage = open_storage(config.corpus)
+    return publication.guarded(storage, lambda run_id: attempt(run_id, config, progress, address), single_writer)
+
+
+def attempt(run_id: str, config: Config, progress: Progress, address: str | None) -> Result:
+    """One attempt from the newest snapshot to the next. Raises LostRaceError if another one was published meanwhile."""
     with progress.stage("check", 0):
         storage = open_storage(config.corpus)
         listing = sources.list_files(config.documents, besides=config.corpus)
@@ -71,7 +77,7 @@ def refresh(config: Config, progress: Progress, address: str | None = None) -> R
         changes = difference.compare(storage, previous, refs, fingerprints)
         if previous and not changes.any:
             return unchanged(previous, changes, progress)
-        run = Run(new_run_id(), config, listing.root, spans, fingerprints.get("model"))
+        run = Run(run_id, config, listing.root, spans, fingerprints.get("model"))
         with progress.recording(storage, run.id):
             with progress.stage("enrich", refs.num_rows, pc.sum(refs["num_bytes"]).as_py()):
                 enrichment = flow.enrich_and_stage(run, refs, progress.counts)
@@ -158,8 +164,3 @@ def remove_staged(storage: Storage, run_id: str) -> None:
     """Drop the run's intermediate files: the segments hold all of it."""
     for entry in list(storage.list(layout.run_file(run_id, "staged/"))):
         storage.delete(entry.name)
-
-
-def new_run_id() -> str:
-    """Sorts by time, unique without asking anyone."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from s3_proxy import S3Proxy
 
 from indexing import lexical, manifest, segments
 from indexing.manifest import Manifest
@@ -110,8 +111,8 @@ def no_lexical(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def s3_bucket() -> Iterator[Callable[[], str]]:
-    """`s3_bucket()`: the URI of a new bucket on a server of this process; clients are made anew for it."""
+def s3_server() -> Iterator[S3Proxy]:
+    """An S3 server of this process behind a proxy that makes its conditional writes atomic; clients are made anew for it."""
     import threading
 
     from moto.server import ThreadedMotoServer
@@ -120,19 +121,36 @@ def s3_bucket() -> Iterator[Callable[[], str]]:
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
-    numbers = itertools.count(1)
+    proxy = S3Proxy(*server.get_host_and_port())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
         patch.setenv("AWS_ACCESS_KEY_ID", "dummy")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setattr(s3, "_local", threading.local())  # clients are kept per thread, with the environment of then
-
-        def new_bucket() -> str:
-            bucket = f"bucket-{next(numbers)}"
-            s3._client().create_bucket(Bucket=bucket)
-            return f"s3://{bucket}/some/prefix"
-
-        yield new_bucket
+        yield proxy
+    proxy.close()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(s3_server: S3Proxy) -> Callable[[], str]:
+    """`s3_bucket()`: the URI of a new bucket on the server."""
+    from indexing import s3
+
+    numbers = itertools.count(1)
+
+    def new_bucket() -> str:
+        bucket = f"bucket-{next(numbers)}"
+        s3._client().create_bucket(Bucket=bucket)
+        return f"s3://{bucket}/some/prefix"
+
+    return new_bucket
+
+
+@pytest.fixture
+def s3_faults(s3_server: S3Proxy) -> Iterator[S3Proxy]:
+    """The proxy, to make it fail; it does not any more after the test."""
+    s3_server.reset()
+    yield s3_server
+    s3_server.reset()

@@ -143,7 +143,7 @@ def test_a_newer_version_is_refused_by_name(storage: Storage) -> None:
         lambda data: b"[" * 100_000,
         lambda data: data.replace(b'"nonce"', b'"nonsense"'),
         lambda data: data.replace(b'"size_bytes"', b'"size"'),
-        lambda data: data.replace(b'"format_version": 1', b'"format_version": "1"'),
+        lambda data: data.replace(b'"format_version": 2', b'"format_version": "2"'),
         lambda data: data + b" {}",
     ],
 )
