@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -31,14 +32,15 @@ FILE = "heartbeat.json"
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One command at work. `beats` counts how often it was written: 0 means that it has only just begun."""
+    """One command at work. `elapsed_s` is how long it was when this was written: 0 means that it has only just begun."""
 
     run_id: str
     kind: Kind
     host: str
     process: str
     started_at: str
-    beats: int
+    elapsed_s: float
+    modified: float = 0.0  # when it was last written, by the store's clock; not stored
 
 
 class AlreadyRunningError(OperationError):
@@ -57,26 +59,25 @@ def beating(storage: Storage, run_id: str, kind: Kind, besides: frozenset[Kind] 
     It is written before the others are read, so of two that begin at once at least one sees the other.
     """
     name = layout.run_file(run_id, FILE)
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    over = threading.Event()
+    started_at = datetime.now(UTC).isoformat()
+    over, begun = threading.Event(), time.monotonic()
 
-    def beat(beats: int) -> None:
-        mine = Heartbeat(run_id, kind, _host(), _process(os.getpid()), started_at, beats)
-        storage.put(name, json.dumps(asdict(mine)).encode())
+    def beat(elapsed_s: float) -> None:
+        record = asdict(Heartbeat(run_id, kind, _host(), _process(os.getpid()), started_at, elapsed_s))
+        del record["modified"]
+        storage.put(name, json.dumps(record).encode())
 
     def keep_beating() -> None:
-        beats = 0
         while not over.wait(BEAT_S):
-            beats += 1
             try:
-                beat(beats)
+                beat(time.monotonic() - begun)
             except SituateError as error:  # the store may be back at the next beat; the work itself will say so if not
                 logger.warning("no heartbeat: %s", error)
 
-    beat(0)
+    beat(0.0)
     thread = threading.Thread(target=keep_beating, daemon=True, name="heartbeat")
     try:
-        _refuse(storage, run_id, besides)
+        _refuse(storage, run_id, besides, started_at)
         thread.start()
         yield
     finally:
@@ -87,15 +88,21 @@ def beating(storage: Storage, run_id: str, kind: Kind, besides: frozenset[Kind] 
             storage.delete(name)
 
 
-def _refuse(storage: Storage, run_id: str, besides: frozenset[Kind]) -> None:
+def _refuse(storage: Storage, run_id: str, besides: frozenset[Kind], started_at: str) -> None:
+    mine = (store_time(storage, run_id), started_at, run_id)
     for other in live(storage, run_id):
-        # One that has only just begun, too, may see us: then the run id decides which of the two goes on.
-        before = other.beats > 0 or other.run_id < run_id
+        # One that has only just begun, too, may see us: then the time decides which of the two goes on.
+        before = other.elapsed_s > 0 or (other.modified, other.started_at, other.run_id) < mine
         if other.kind not in besides and before:
             raise AlreadyRunningError(
                 f"a {other.kind} of {storage.uri} is in progress (run {other.run_id} on {other.host.partition('/')[0]}, "
-                f"since {other.started_at}); wait for it, or stop it and wait {STALE_S:.0f} s"
+                f"since {other.started_at[:19]}); wait for it, or stop it and wait {STALE_S:.0f} s"
             )
+
+
+def began(heartbeat: Heartbeat) -> float:
+    """When it began, by the store's own clock; a little early rather than late."""
+    return heartbeat.modified - heartbeat.elapsed_s - BEAT_S
 
 
 def live(storage: Storage, run_id: str) -> list[Heartbeat]:
@@ -117,7 +124,7 @@ def store_time(storage: Storage, run_id: str) -> float:
 def _read(storage: Storage, entry: Entry) -> Heartbeat | None:
     """A heartbeat; None if it ended just now."""
     try:
-        return Heartbeat(**json.loads(storage.get(entry.name)))
+        return Heartbeat(**json.loads(storage.get(entry.name)), modified=entry.modified)
     except MissingObjectError:
         return None
     except (ValueError, TypeError) as error:

@@ -4,6 +4,7 @@ MANIFESTS = "manifests/"
 SEGMENTS = "segments/"
 LEDGER = "ledger/"
 RUNS = "runs/"
+DEAD = "dead/"
 
 DOCUMENTS = "documents.parquet"
 ORIGINALS = "originals.bin"
@@ -11,6 +12,11 @@ ROWS = "rows.parquet"
 VECTORS = "vectors.parquet"
 DENSE = "dense.faiss"
 LEXICAL = "lexical/"
+
+INTERMEDIATE = ("staged/", "probe-")
+"""How names of files of a run begin that mean nothing once it is over."""
+ERASURE = "erasure.json"
+"""The proof of an erasure, among the files of its run."""
 
 _SEQUENCE_DIGITS = 20
 
@@ -30,6 +36,11 @@ def sequence_of(name: str) -> int | None:
 def segment(segment_id: str, file: str) -> str:
     """A file of a segment."""
     return f"{SEGMENTS}{segment_id}/{file}"
+
+
+def dead(segment_id: str, sha256: str) -> str:
+    """The bitmaps of a segment's dead rows and documents, named after their content."""
+    return f"{DEAD}{segment_id}/{sha256}"
 
 
 def ledger_part(run_id: str, part: str) -> str:

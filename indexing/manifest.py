@@ -20,7 +20,7 @@ from indexing.storage import MissingObjectError, Storage
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
-"""1: no `held`. Whoever ignores that key publishes over a rollback."""
+"""1: no dead rows, nothing stale, nothing held. A reader of version 1 would show deleted documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,16 @@ class SegmentEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadEntry:
+    """The bitmaps of a segment's dead documents and rows: `dead/<segment id>/<sha256>`, and how many bits are set."""
+
+    sha256: str
+    size_bytes: int
+    num_documents: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """A complete state of the corpus."""
 
@@ -59,8 +69,11 @@ class Manifest:
     dimension: int
     counts: Mapping[str, Mapping[str, int]]
     segments: tuple[SegmentEntry, ...]
-    dead: Mapping[str, str]
+    dead: Mapping[str, DeadEntry]  # by segment id
     rejected: tuple[Mapping[str, str], ...]
+    stale: tuple[Mapping[str, Any], ...] = ()
+    """Documents whose new version could not be used and whose previous one serves: id, source and source_sha256 of the new
+    version, reason, and the nights in which it was tried."""
     held: int | None = None  # the snapshot that was rolled back to, until the rollback is released
 
     def to_json(self) -> bytes:
@@ -96,7 +109,9 @@ def from_json(data: bytes, name: str) -> Manifest:
             SegmentEntry(**{**segment, "files": tuple(FileEntry(**file) for file in segment["files"])})
             for segment in record.pop("segments")
         )
-        return Manifest(segments=segments, rejected=tuple(record.pop("rejected")), **record)
+        dead = {segment: DeadEntry(**entry) for segment, entry in record.pop("dead").items()}
+        lists = {name: tuple(record.pop(name, ())) for name in ("rejected", "stale")}
+        return Manifest(segments=segments, dead=dead, **lists, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OperationError(
             f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"

@@ -114,7 +114,9 @@ class S3Storage:
         with self._failures(""):
             uploads = [upload for page in pages for upload in page.get("Uploads", ())]
         yield from sorted(
-            Entry(f"{upload['Key'].removeprefix(self._prefix)}?{upload['UploadId']}", 0, upload["Initiated"].timestamp())
+            Entry(
+                f"{upload['Key'].removeprefix(self._prefix)}?{upload['UploadId']}", 0, upload["Initiated"].timestamp()
+            )
             for upload in uploads
         )
 

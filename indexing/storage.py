@@ -65,6 +65,9 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Remove an object; absent is fine."""
 
+    def keeps_versions(self) -> bool:
+        """Whether what is replaced or deleted is kept as an older version."""
+
     def unfinished(self) -> Iterator[Entry]:
         """What writers that were killed left behind, in no listing: temporary files, parts of uploads."""
 
@@ -136,6 +139,9 @@ class DirectoryStorage:
         found = (entry for entry in self._walk(below) if not entry.name.endswith(_TEMPORARY))
         yield from sorted(entry for entry in found if entry.name.startswith(prefix))
 
+    def keeps_versions(self) -> bool:
+        return False
+
     def unfinished(self) -> Iterator[Entry]:
         yield from sorted(entry for entry in self._walk(self.root) if entry.name.endswith(_TEMPORARY))
 
@@ -168,6 +174,7 @@ class DirectoryStorage:
 
 
 _TEMPORARY = ".situate-tmp"
+_FOLDER_TRIES = 10
 
 
 @contextlib.contextmanager
@@ -175,8 +182,7 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
     """A durable copy of `source` beside `path`, to be moved or linked there; nothing is left of it, also on a full disk."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as sink:
+        with _opened(temporary) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
             sink.flush()
             os.fsync(sink.fileno())
@@ -186,6 +192,15 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # where it could not be made, it cannot be removed
             temporary.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A new file. Another command may remove the folder, being empty, just when it was made: then once more."""
+    for _ in range(_FOLDER_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return path.open("xb")
+    return path.open("xb")
 
 
 def _refuse(error: OSError) -> None:

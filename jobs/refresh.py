@@ -51,9 +51,7 @@ class Result:
         return record
 
 
-def refresh(
-    config: Config, progress: Progress, address: str | None = None, single_writer: bool = False
-) -> Result:
+def refresh(config: Config, progress: Progress, address: str | None = None, single_writer: bool = False) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
     storage = open_storage(config.corpus)
     return publication.guarded(storage, lambda run_id: attempt(run_id, config, progress, address), single_writer)

@@ -11,7 +11,7 @@ import pytest
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import layout, manifest
-from indexing.manifest import FileEntry, Manifest, SegmentEntry
+from indexing.manifest import DeadEntry, FileEntry, Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
 
 SEGMENT = SegmentEntry(
@@ -34,7 +34,7 @@ def following(parent: Manifest | None, **fields: Any) -> Manifest:
         "dimension": 64,
         "counts": {"documents": {"total": 1}},
         "segments": (SEGMENT,),
-        "dead": {"s": "dead/s/abc"},
+        "dead": {"s": DeadEntry("a" * 64, 2, 1, 1)},
         "rejected": ({"id": "\U0001f600", "source": "a.md", "reason": "undecodable: byte 3"},),
     }
     return manifest.new_manifest(parent, **{**given, **fields})

@@ -26,6 +26,9 @@ class Fault:
     value: Any
 
 
+_CODES = {404: "NoSuchKey", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 503: "SlowDown"}
+
+
 class S3Proxy:
     """Listens on loopback; forwards to `host:port`."""
 
@@ -69,6 +72,8 @@ class S3Proxy:
 class _Handler(BaseHTTPRequestHandler):
     owner: S3Proxy
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16  # header and body in one packet, or each answer waits 40 ms for an acknowledgement
 
     def do_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -76,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.requests.append((self.command, self.path, headers))
         fault = self.owner.take(self.command, self.path)
         if fault and fault.kind == "status":
-            return self.answer(fault.value, {}, f"<Error><Code>Code{fault.value}</Code></Error>".encode())
+            return self.answer(fault.value, {}, f"<Error><Code>{_CODES[fault.value]}</Code></Error>".encode())
         conditions = [name for name in headers if name.lower() in ("if-none-match", "if-match")]
         if self.owner.ignore_conditions:
             for name in conditions:
@@ -117,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data[:shown])
-            self.wfile.flush()
+        self.wfile.flush()
 
     def break_off(self) -> None:
         """Reset the connection, as a network does."""
