@@ -96,7 +96,9 @@ def _build(
             tables.write(table, path)
             storage.put_file(name, path)
         ids = staged[layout.DOCUMENTS]["id"]
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in snapshot.config["index"].items()}
+        settings: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in snapshot.config["index"].items()
+        }
         first, last = ids[0].as_py(), ids[-1].as_py()
         options = IndexOptions(**settings)
         return segments.build(storage, run_id, [_PART], first, last, snapshot.dimension, options)
@@ -173,8 +175,8 @@ def _without(storage: Storage, old: Manifest, known: Known, rewritten: Mapping[s
             left = Dead(bits.documents[new.documents], bits.rows[new.rows])
             if left.documents.any():
                 bitmaps[new.segment.id] = dead.write(storage, new.segment, left)
-    lists = {name: tuple(redacted(list(getattr(old, name)), known.document_id)) for name in ("rejected", "stale")}
-    return replace(old, segments=tuple(entries), dead=bitmaps, counts=counts, **lists)
+    rejected, stale = (tuple(redacted(list(entries), known.document_id)) for entries in (old.rejected, old.stale))
+    return replace(old, segments=tuple(entries), dead=bitmaps, counts=counts, rejected=rejected, stale=stale)
 
 
 def _count_out(counts: dict[str, dict[str, int]], gone: Rewritten, bits: Dead) -> None:

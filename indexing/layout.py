@@ -15,6 +15,8 @@ LEXICAL = "lexical/"
 
 INTERMEDIATE = ("staged/", "probe-")
 """How names of files of a run begin that mean nothing once it is over."""
+SUCCESS = "success.json"
+"""The record of a refresh that ended well."""
 ERASURE = "erasure.json"
 """The proof of an erasure, among the files of its run."""
 

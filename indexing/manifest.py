@@ -110,8 +110,8 @@ def from_json(data: bytes, name: str) -> Manifest:
             for segment in record.pop("segments")
         )
         dead = {segment: DeadEntry(**entry) for segment, entry in record.pop("dead").items()}
-        lists = {name: tuple(record.pop(name, ())) for name in ("rejected", "stale")}
-        return Manifest(segments=segments, dead=dead, **lists, **record)
+        rejected, stale = tuple(record.pop("rejected")), tuple(record.pop("stale", ()))
+        return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OperationError(
             f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"

@@ -96,7 +96,7 @@ def _kept(table: pa.Table, known: Known) -> pa.Array:
 
 
 def clean_runs(storage: Storage, known: Known, besides: str) -> int:
-    """Remove the document from the records of runs but one, and all intermediate files; how many objects changed or went."""
+    """Remove the document from the records of runs but one, and all intermediate files; how many records named it."""
     touched = 0
     own = layout.run_file(besides, "")
     for entry in [entry for entry in storage.list(layout.RUNS) if not entry.name.startswith(own)]:
@@ -107,7 +107,7 @@ def clean_runs(storage: Storage, known: Known, besides: str) -> int:
             storage.delete(entry.name)
         elif after != before:
             storage.put(entry.name, after)
-        touched += after != before
+        touched += after != before and not file.startswith(layout.INTERMEDIATE)
     return touched
 
 

@@ -4,6 +4,7 @@ All kept snapshots are looked at, because a rollback needs the older ones too; a
 found is named by file and by the snapshots that it breaks. Nothing is repaired and nothing is trusted that lies in a cache.
 """
 
+import json
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from indexing import contents, dead, layout, ledger_parts, manifest
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.segments import file_sha256
 from indexing.storage import MissingObjectError, Storage
+
+_SUCCESSES = 5  # newest records of runs that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ def _problems(storage: Storage, share: float, tally: _Tally) -> Iterator[Problem
             snapshots.append(manifest.load(storage, sequence))
         except OperationError as error:
             yield Problem(layout.manifest(sequence), str(error), (sequence,))
+    yield from _missing_manifests(storage)
     listed: dict[str, tuple[SegmentEntry, int]] = {
         segment.id: (segment, snapshot.dimension) for snapshot in snapshots for segment in snapshot.segments
     }
@@ -72,6 +76,15 @@ def _problems(storage: Storage, share: float, tally: _Tally) -> Iterator[Problem
             yield Problem(layout.segment(segment_id, file), problem, users)
     yield from _bitmaps(storage, snapshots, tally)
     yield from _ledger(storage, share, tally)
+
+
+def _missing_manifests(storage: Storage) -> Iterator[Problem]:
+    """Gaps, and snapshots behind the newest one that a run says it published; the oldest ones are dropped by `gc`."""
+    there = manifest.sequences(storage)
+    names = [entry.name for entry in storage.list(layout.RUNS) if entry.name.endswith(f"/{layout.SUCCESS}")]
+    published = [json.loads(storage.get(name))["snapshot"] for name in names[-_SUCCESSES:]]
+    for sequence in sorted(set(range(there[0], max([there[-1], *published]) + 1)) - set(there)):
+        yield Problem(layout.manifest(sequence), "is missing", (sequence,))
 
 
 def _segment(

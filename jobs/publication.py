@@ -16,7 +16,6 @@ from indexing.storage import Storage
 
 logger = logging.getLogger(__name__)
 
-SUCCESS = "success.json"
 _ATTEMPTS = 5  # against other publishers: each loss means that another one published meanwhile
 
 
@@ -64,4 +63,4 @@ def _record(storage: Storage, run_id: str, result: Outcome) -> None:
         "published": result.published,
         "exceeded": list(result.exceeded),
     }
-    storage.put(layout.run_file(run_id, SUCCESS), json.dumps(record).encode())
+    storage.put(layout.run_file(run_id, layout.SUCCESS), json.dumps(record).encode())

@@ -1,8 +1,8 @@
 """`situate purge CORPUS DOCUMENT`: legal erasure, with a proof.
 
 The document goes from every kept snapshot, from originals, ledger and runs; then every object of the store is read once more
-and looked at for what was known of it. What the store cannot reach is said, not hidden: sources, other machines' caches, backups,
-and older versions that a bucket keeps.
+and looked at for what was known of it. What the store cannot reach is said, not hidden: sources, other machines' caches,
+backups, and older versions that a bucket keeps.
 """
 
 import hashlib

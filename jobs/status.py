@@ -11,7 +11,6 @@ from enrichment.errors import ConfigError
 from indexing import heartbeat, layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import MissingObjectError, Storage, open_storage
-from jobs.publication import SUCCESS
 
 ENDED = ("done", "stopped", "silent")
 SILENT_S = 60  # a run records itself every few seconds
@@ -50,7 +49,7 @@ def _newest(storage: Storage, runs: dict[str, set[str]]) -> dict[str, Any] | Non
             progress = _json(storage, layout.run_file(run_id, _PROGRESS))
             if progress is not None:
                 return progress
-        success = _json(storage, layout.run_file(run_id, SUCCESS)) if SUCCESS in runs[run_id] else None
+        success = _json(storage, layout.run_file(run_id, layout.SUCCESS)) if layout.SUCCESS in runs[run_id] else None
         if success is not None:
             return _bare(run_id, success["finished_at"], "done")
         beat = _json(storage, layout.run_file(run_id, heartbeat.FILE)) if heartbeat.FILE in runs[run_id] else None
@@ -65,14 +64,14 @@ def _bare(run_id: str, updated_at: str, stage: str) -> dict[str, Any]:
 
 
 def _successes(runs: dict[str, set[str]]) -> list[str]:
-    return sorted(run_id for run_id, files in runs.items() if SUCCESS in files)
+    return sorted(run_id for run_id, files in runs.items() if layout.SUCCESS in files)
 
 
 def _last_success(storage: Storage, runs: dict[str, set[str]], published: Manifest | None) -> dict[str, Any] | None:
     """The newest refresh that ended well, with its age: recorded, or known by its snapshot alone."""
     found = []
     for run_id in _successes(runs)[-1:]:
-        record = _json(storage, layout.run_file(run_id, SUCCESS))
+        record = _json(storage, layout.run_file(run_id, layout.SUCCESS))
         if record is not None:
             found.append({name: record[name] for name in ("run_id", "finished_at", "snapshot", "published")})
     if published is not None:

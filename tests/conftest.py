@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import pyarrow as pa
 import pytest
 from s3_proxy import S3Proxy
 
-from indexing import lexical, manifest, segments
-from indexing.manifest import Manifest
+from indexing import dead, layout, lexical, live, manifest, segments, tables
+from indexing.manifest import Manifest, SegmentEntry
 from indexing.serving import Snapshot
 from indexing.storage import DirectoryStorage, Storage
 from jobs import config, counts, difference, refresh, sources
@@ -102,6 +103,69 @@ def open_corpus(stage: Stage) -> OpenCorpus:
         return Snapshot(staged.storage, staged.publish())
 
     return build_and_open
+
+
+def text_of(name: str, word: str = "thing", rules: int = 6) -> str:
+    """A document with a few sentences, all of them its own."""
+    return f"# {name}\n\n" + "".join(f"Rule {n} of {name} holds for each {word} in it. " for n in range(rules))
+
+
+@dataclass(frozen=True, slots=True)
+class Nights:
+    """A corpus with three snapshots: 1 alder, birch, cedar, elm; 2 alder changed, juniper new; 3 birch deleted."""
+
+    storage: DirectoryStorage
+
+    def segment_of(self, snapshot: int, document_id: str) -> str:
+        """The id of the segment that holds a document alive."""
+        found = manifest.load(self.storage, snapshot)
+        table = live.documents(self.storage, found.segments, found.dead, ["id"]).to_pylist()
+        return next(found.segments[row["segment"]].id for row in table if row["id"] == document_id)
+
+
+@pytest.fixture(scope="session")
+def first_nights(stage: Stage) -> DirectoryStorage:
+    """Made once; do not write to it."""
+    staged = stage({f"{name}.md": text_of(name) for name in ("alder", "birch", "cedar", "elm")})
+    storage, first = staged.storage, staged.publish(rows_per_segment=8)
+    assert isinstance(storage, DirectoryStorage)
+    later = stage({"alder.md": text_of("alder", "other thing"), "juniper.md": text_of("juniper")})
+    added = later.publish()
+    for entry in later.storage.list():
+        if not entry.name.startswith("manifests/"):
+            storage.put(entry.name, later.storage.get(entry.name))
+    segments = (*first.segments, *added.segments)
+    second = following(storage, first, segments, ["alder.md"], added.run_id)
+    following(storage, second, segments, ["alder.md", "birch.md"], "run-of-night-3")
+    return storage
+
+
+def following(
+    storage: Storage, before: Manifest, segments: tuple[SegmentEntry, ...], dead_ids: list[str], run_id: str
+) -> Manifest:
+    """Publish the next snapshot of these segments, with these documents dead in the first of them."""
+    documents = tables.read(
+        storage.get(layout.segment(segments[0].id, layout.DOCUMENTS)), tables.DOCUMENTS, ["id", "first_row", "num_rows"]
+    )
+    places = [place for place, name in enumerate(documents["id"].to_pylist()) if name in dead_ids]
+    bits = dead.with_places(dead.none_of(segments[0]), documents, places)
+    listed = {segments[0].id: dead.write(storage, segments[0], bits)}
+    counted = {name: dict(values) for name, values in before.counts.items()}
+    total = live.documents(storage, segments, listed, ["id"]).num_rows
+    rows = sum(segment.num_rows for segment in segments) - int(bits.rows.sum())
+    counted["documents"] |= {"total": total, "indexed": total, "new": 1, "changed": 0, "unchanged": total - 1}
+    counted["chunks"] |= {"total": rows, "ok": rows, "generated": 0, "reused": rows}
+    content = {name: getattr(before, name) for name in ("config", "fingerprints", "dimension", "rejected")}
+    published = manifest.new_manifest(before, **content, run_id=run_id, counts=counted, segments=segments, dead=listed)
+    manifest.publish(storage, published)
+    return published
+
+
+@pytest.fixture
+def nights(first_nights: DirectoryStorage, tmp_path: Path) -> Nights:
+    """A copy of the three nights, to be changed."""
+    shutil.copytree(first_nights.root, tmp_path / "corpus")
+    return Nights(DirectoryStorage(tmp_path / "corpus"))
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_when_every_answer_to_the_commit_is_lost_it_is_still_found(remote: Stora
 
 
 def test_a_commit_that_never_arrived_is_an_error_and_publishes_nothing(remote: Storage, s3_faults: S3Proxy) -> None:
-    s3_faults.fail("status", "PUT", "manifests/", 100, 503)
+    s3_faults.fail("status", "PUT", "manifests/", 100, 403)
     with pytest.raises(OperationError, match="0001.json") as raised:
         manifest.publish(remote, following(None))
     assert not isinstance(raised.value, LostRaceError)

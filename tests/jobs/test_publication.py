@@ -103,7 +103,7 @@ def test_success_is_recorded_also_of_a_night_without_changes(tmp_path: Path) -> 
     publication.guarded(storage, lambda run_id: Outcome(4, published=False))
     [entry] = storage.list(layout.RUNS)
     record = json.loads(storage.get(entry.name))
-    assert entry.name.endswith(f"/{publication.SUCCESS}")
+    assert entry.name.endswith(f"/{layout.SUCCESS}")
     assert (record["snapshot"], record["published"]) == (4, False)
 
 

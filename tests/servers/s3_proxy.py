@@ -26,7 +26,13 @@ class Fault:
     value: Any
 
 
-_CODES = {404: "NoSuchKey", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 503: "SlowDown"}
+_CODES = {
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    503: "SlowDown",
+}
 
 
 class S3Proxy:
