@@ -147,8 +147,11 @@ def following(
     documents = tables.read(
         storage.get(layout.segment(segments[0].id, layout.DOCUMENTS)), tables.DOCUMENTS, ["id", "first_row", "num_rows"]
     )
-    places = [place for place, name in enumerate(documents["id"].to_pylist()) if name in dead_ids]
-    bits = dead.with_places(dead.none_of(segments[0]), documents, places)
+    bits = dead.none_of(segments[0])
+    for place, document in enumerate(documents.to_pylist()):
+        if document["id"] in dead_ids:
+            bits.documents[place] = True
+            bits.rows[document["first_row"] : document["first_row"] + document["num_rows"]] = True
     listed = {segments[0].id: dead.write(storage, segments[0], bits)}
     counted = {name: dict(values) for name, values in before.counts.items()}
     total = live.documents(storage, segments, listed, ["id"]).num_rows

@@ -32,11 +32,13 @@ def original(stage: Callable[..., Any]) -> Path:
     first = staged.publish(rows_per_segment=8)
     bitmaps = {}
     for segment in first.segments:
-        none = dead.none_of(segment)
         documents = tables.read(
             Path(staged.storage.uri) / layout.segment(segment.id, layout.DOCUMENTS), tables.DOCUMENTS
         )
-        bitmaps[segment.id] = dead.write(staged.storage, segment, dead.with_places(none, documents, [0]))
+        bits = dead.none_of(segment)
+        bits.documents[0] = True
+        bits.rows[: documents["num_rows"][0].as_py()] = True
+        bitmaps[segment.id] = dead.write(staged.storage, segment, bits)
     second = replace(first, sequence=2, parent=1, nonce="second", dead=bitmaps)
     manifest.publish(staged.storage, second)
     manifest.publish(staged.storage, replace(second, sequence=3, parent=2, nonce="third", dead={}))

@@ -2,11 +2,13 @@
 
 import io
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -215,6 +217,34 @@ def test_on_s3_the_same_and_versions_are_mentioned(storage: DirectoryStorage, s3
     assert record["left"] == [] and record["snapshots_rewritten"] == [1, 2, 3]
     assert any("keeps older versions" in note for note in record["notes"])
     assert all("birch" not in all_text(data, name) for name, data in everything(remote).items())
+
+
+class Marker:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_the_record_of_a_run_is_not_read(storage: DirectoryStorage, tmp_path: Path) -> None:
+    """P33: the metadata that other writers leave is where readers have been known to look for one."""
+    pickled = pickle.dumps(Marker(tmp_path / "ran"))
+    field = pa.field(
+        "id",
+        pa.string(),
+        metadata={b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled},
+    )
+    table = pa.table([["birch.md", "z"]], schema=pa.schema([field], metadata={b"pandas": pickled, b"pyarrow": pickled}))
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    storage.put(layout.run_file(RUN, "documents.parquet"), sink.getvalue())
+    assert purge(storage, "birch.md")["left"] == []
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(pickled)
+    assert (tmp_path / "ran").exists(), "the marker would have run"
 
 
 HOSTILE = [
