@@ -19,6 +19,7 @@ from indexing.storage import Entry, MissingObjectError, ShortObjectError
 MULTIPART_BYTES = 64 << 20  # one PUT below this; S3 allows 5 GiB, but a retry repeats all of it
 _TRIES = 6
 _LONGEST_PAUSE_S = 2.0
+_CONNECT_S, _SILENCE_S = 10, 60  # without a byte from the other side
 _ABSENT = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 
 
@@ -207,8 +208,8 @@ def _client() -> Any:
         style = "path" if os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL_S3") else "auto"
         config = Config(
             retries={"mode": "standard", "max_attempts": 5},
-            connect_timeout=10,
-            read_timeout=60,
+            connect_timeout=_CONNECT_S,
+            read_timeout=_SILENCE_S,
             s3={"addressing_style": style},
             # Checksum trailers corrupt bodies on some stores; our own sha256 covers every file.
             request_checksum_calculation="when_required",
