@@ -1,4 +1,4 @@
-"""S3 on a network that fails: answers cut, lost, late and refused; large files in parts; who one is comes from the environment."""
+"""S3 on a network that fails: answers cut, lost, late and refused; large files in parts; addresses and checksums."""
 
 import os
 import threading
