@@ -164,10 +164,12 @@ class DirectoryStorage:
         path = self._path(name)
         path.unlink(missing_ok=True)
         for parent in path.parents:
-            if parent == self.root or not parent.is_dir() or any(parent.iterdir()):
+            if parent == self.root:
                 break
-            with contextlib.suppress(OSError):  # another writer may have put a file there just now
-                parent.rmdir()
+            try:
+                parent.rmdir()  # only if it is empty: another writer may have put a file there just now
+            except OSError:
+                break
 
     def _path(self, name: str) -> Path:
         return self.root / name

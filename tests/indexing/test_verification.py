@@ -31,13 +31,14 @@ def original(stage: Callable[..., Any]) -> Path:
     staged = stage(FILES)
     first = staged.publish(rows_per_segment=8)
     bitmaps = {}
-    for segment in first.segments:
+    for place, segment in enumerate(first.segments):
         documents = tables.read(
             Path(staged.storage.uri) / layout.segment(segment.id, layout.DOCUMENTS), tables.DOCUMENTS
         )
         bits = dead.none_of(segment)
-        bits.documents[0] = True
-        bits.rows[: documents["num_rows"][0].as_py()] = True
+        bits.documents[place] = True
+        document = documents.slice(place, 1).to_pylist()[0]
+        bits.rows[document["first_row"] : document["first_row"] + document["num_rows"]] = True
         bitmaps[segment.id] = dead.write(staged.storage, segment, bits)
     second = replace(first, sequence=2, parent=1, nonce="second", dead=bitmaps)
     manifest.publish(staged.storage, second)
@@ -158,7 +159,7 @@ def test_on_s3_the_same_is_found(storage: DirectoryStorage, s3_bucket: Callable[
     for entry in storage.list():
         remote.put(entry.name, storage.get(entry.name))
     assert verify(remote)["ok"]
-    [name, _] = [entry.name for entry in remote.list() if entry.name.endswith("rows.parquet")]
+    [name, _] = [entry.name for entry in remote.list(layout.SEGMENTS) if entry.name.endswith("rows.parquet")]
     data = remote.get(name)
     remote.put(name, data[:100] + bytes([data[100] ^ 1]) + data[101:])
     assert [problem["file"] for problem in verify(remote)["problems"]] == [name]

@@ -81,6 +81,12 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 1 << 16  # header and body in one packet, or each answer waits 40 ms for an acknowledgement
 
+    def handle_expect_100(self) -> bool:
+        """Say at once that the body may come: the client waits a second for it."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
+
     def do_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
