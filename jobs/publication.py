@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from indexing import heartbeat, layout, manifest, probe
-from indexing.manifest import LostRaceError
+from indexing.manifest import LostRaceError, Manifest
 from indexing.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,10 @@ class Outcome(Protocol):
 R = TypeVar("R", bound=Outcome)
 
 
-def guarded(storage: Storage, attempt: Callable[[str], R], single_writer: bool = False) -> R:
-    """Refresh by `attempt(run id)`; success is recorded, also of a night without changes.
+def guarded(storage: Storage, attempt: Callable[[str, Manifest | None], R], single_writer: bool = False) -> R:
+    """Refresh by `attempt(run id, newest manifest)`; success is recorded, also of a night without changes.
+
+    The attempt follows the very manifest that was looked at for a hold, so a rollback in between makes it lose the race.
 
     Raises ConfigError for a store that cannot be published to, AlreadyRunningError while another refresh or a purge is at
     work, PublishGateError while a rollback holds, LostRaceError after too many attempts.
@@ -43,9 +45,10 @@ def guarded(storage: Storage, attempt: Callable[[str], R], single_writer: bool =
     with heartbeat.beating(storage, run_id, "refresh", besides=frozenset({"gc", "rollback"})):
         probe.check(storage, layout.run_file(run_id, ""), single_writer)
         for number in range(1, _ATTEMPTS + 1):
-            manifest.refuse_held(storage, manifest.latest(storage))
+            previous = manifest.latest(storage)
+            manifest.refuse_held(storage, previous)
             try:
-                result = attempt(run_id)
+                result = attempt(run_id, previous)
                 break
             except LostRaceError as lost:
                 if number == _ATTEMPTS:

@@ -54,15 +54,16 @@ class Result:
 def refresh(config: Config, progress: Progress, address: str | None = None, single_writer: bool = False) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
     storage = open_storage(config.corpus)
-    return publication.guarded(storage, lambda run_id: attempt(run_id, config, progress, address), single_writer)
+    return publication.guarded(
+        storage, lambda run_id, previous: attempt(run_id, previous, config, progress, address), single_writer
+    )
 
 
-def attempt(run_id: str, config: Config, progress: Progress, address: str | None) -> Result:
-    """One attempt from the newest snapshot to the next. Raises LostRaceError if another one was published meanwhile."""
+def attempt(run_id: str, previous: Manifest | None, config: Config, progress: Progress, address: str | None) -> Result:
+    """One attempt from the previous snapshot to the next. Raises LostRaceError if another one was published meanwhile."""
     with progress.stage("check", 0):
         storage = open_storage(config.corpus)
         listing = sources.list_files(config.documents, besides=config.corpus)
-        previous = manifest.latest(storage)
         spans = read_spans(config.split)
         dimension, fingerprints = check_models(config)
         if spans is not None:

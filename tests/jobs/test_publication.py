@@ -34,12 +34,11 @@ def test_a_lost_race_is_planned_anew_from_the_winner(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     planned: list[int | None] = []
 
-    def attempt(run_id: str) -> Outcome:
-        parent = manifest.latest(storage)
-        planned.append(parent.sequence if parent else None)
+    def attempt(run_id: str, previous: Manifest | None) -> Outcome:
+        planned.append(previous.sequence if previous else None)
         if len(planned) < 3:  # someone else publishes while this one works
-            manifest.publish(storage, following(parent, run_id="other"))
-        mine = following(parent, run_id=run_id)
+            manifest.publish(storage, following(previous, run_id="other"))
+        mine = following(previous, run_id=run_id)
         manifest.publish(storage, mine)
         return Outcome(mine.sequence)
 
@@ -51,7 +50,7 @@ def test_a_lost_race_is_planned_anew_from_the_winner(tmp_path: Path) -> None:
 def test_races_are_lost_a_bounded_number_of_times(tmp_path: Path) -> None:
     tried = []
 
-    def attempt(run_id: str) -> Outcome:
+    def attempt(run_id: str, previous: Manifest | None) -> Outcome:
         tried.append(run_id)
         raise LostRaceError("lost")
 
@@ -70,7 +69,7 @@ def test_a_rollback_that_holds_refuses_also_one_that_comes_meanwhile(tmp_path: P
     if when == "before":
         manifest.publish(storage, held)
 
-    def attempt(run_id: str) -> Outcome:
+    def attempt(run_id: str, previous: Manifest | None) -> Outcome:
         assert when == "meanwhile", "nothing may be spent"
         manifest.publish(storage, held)
         manifest.publish(storage, following(first))
@@ -84,7 +83,7 @@ def test_a_rollback_that_holds_refuses_also_one_that_comes_meanwhile(tmp_path: P
 def test_a_second_refresh_stops_at_once(tmp_path: Path) -> None:
     storage, inside, go = DirectoryStorage(tmp_path), threading.Event(), threading.Event()
 
-    def slow(run_id: str) -> Outcome:
+    def slow(run_id: str, previous: Manifest | None) -> Outcome:
         inside.set()
         assert go.wait(10)
         return Outcome(1)
@@ -93,14 +92,14 @@ def test_a_second_refresh_stops_at_once(tmp_path: Path) -> None:
         first = pool.submit(publication.guarded, storage, slow)
         assert inside.wait(10)
         with pytest.raises(AlreadyRunningError):
-            publication.guarded(storage, lambda run_id: Outcome(2))
+            publication.guarded(storage, lambda *_: Outcome(2))
         go.set()
         assert first.result().snapshot == 1
 
 
 def test_success_is_recorded_also_of_a_night_without_changes(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
-    publication.guarded(storage, lambda run_id: Outcome(4, published=False))
+    publication.guarded(storage, lambda *_: Outcome(4, published=False))
     [entry] = storage.list(layout.RUNS)
     record = json.loads(storage.get(entry.name))
     assert entry.name.endswith(f"/{layout.SUCCESS}")
@@ -111,8 +110,8 @@ def test_a_store_that_ignores_conditions_stops_before_anything_is_spent(s3_bucke
     storage: Storage = open_storage(s3_bucket())
     s3_faults.ignore_conditions = True
     with pytest.raises(ConfigError, match="--single-writer"):
-        publication.guarded(storage, lambda run_id: pytest.fail("spent"))
-    assert publication.guarded(storage, lambda run_id: Outcome(1), single_writer=True).snapshot == 1
+        publication.guarded(storage, lambda *_: pytest.fail("spent"))
+    assert publication.guarded(storage, lambda *_: Outcome(1), single_writer=True).snapshot == 1
 
 
 def test_with_one_writer_a_manifest_that_is_there_is_not_replaced(s3_bucket: Any, s3_faults: S3Proxy) -> None:
@@ -128,5 +127,5 @@ def test_with_one_writer_a_manifest_that_is_there_is_not_replaced(s3_bucket: Any
 def test_a_heartbeat_is_gone_after_the_run(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     with pytest.raises(ZeroDivisionError):
-        publication.guarded(storage, lambda run_id: Outcome(1 // 0))
+        publication.guarded(storage, lambda *_: Outcome(1 // 0))
     assert not [entry for entry in storage.list() if entry.name.endswith(heartbeat.FILE)]
