@@ -208,12 +208,21 @@ def test_no_purge_beside_any_other_command(storage: DirectoryStorage) -> None:
             purge(storage, "birch.md")
 
 
-def test_on_s3_the_same_and_versions_are_mentioned(storage: DirectoryStorage, s3_bucket: Callable[[], str]) -> None:
+def test_on_s3_the_same_and_versions_and_copies_are_thought_of(
+    storage: DirectoryStorage, s3_bucket: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITUATE_CACHE", str(tmp_path / "cache"))
     remote: Any = open_storage(s3_bucket())
     for name, data in everything(storage).items():
         remote.put(name, data)
     remote._client.put_bucket_versioning(Bucket=remote._bucket, VersioningConfiguration={"Status": "Enabled"})
+    Snapshot(remote, manifest.load(remote, 1))  # fetches tables into this machine's cache
+    cached = [
+        path for path in (tmp_path / "cache").rglob("*.parquet") if "birch" in all_text(path.read_bytes(), path.name)
+    ]
+    assert cached
     record = purge(remote, "birch.md")
+    assert not [path for path in cached if path.exists()]
     assert record["left"] == [] and record["snapshots_rewritten"] == [1, 2, 3]
     assert any("keeps older versions" in note for note in record["notes"])
     assert all("birch" not in all_text(data, name) for name, data in everything(remote).items())
