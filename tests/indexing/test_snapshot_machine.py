@@ -185,4 +185,4 @@ TestAFewOrders.settings = settings(max_examples=15, stateful_step_count=25, dead
 
 @pytest.mark.soak
 class TestManyOrders(Corpus.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=CHECKS)
+    settings = settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=CHECKS)
