@@ -111,7 +111,7 @@ def text_of(name: str, word: str = "thing", rules: int = 6) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Nights:
+class ThreeNights:
     """A corpus with three snapshots: 1 alder, birch, cedar, elm; 2 alder changed, juniper new; 3 birch deleted."""
 
     storage: DirectoryStorage
@@ -165,10 +165,10 @@ def following(
 
 
 @pytest.fixture
-def nights(first_nights: DirectoryStorage, tmp_path: Path) -> Nights:
+def three_nights(first_nights: DirectoryStorage, tmp_path: Path) -> ThreeNights:
     """A copy of the three nights, to be changed."""
     shutil.copytree(first_nights.root, tmp_path / "corpus")
-    return Nights(DirectoryStorage(tmp_path / "corpus"))
+    return ThreeNights(DirectoryStorage(tmp_path / "corpus"))
 
 
 @pytest.fixture

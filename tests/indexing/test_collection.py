@@ -49,8 +49,8 @@ def only_last_segment(storage: DirectoryStorage) -> None:
     manifest.publish(storage, manifest.new_manifest(third, **content))
 
 
-def test_it_says_what_it_would_remove_and_removes_nothing(nights: Any) -> None:
-    storage = nights.storage
+def test_it_says_what_it_would_remove_and_removes_nothing(three_nights: Any) -> None:
+    storage = three_nights.storage
     only_last_segment(storage)
     make_old(storage)
     before = names(storage)
@@ -68,8 +68,8 @@ def test_it_says_what_it_would_remove_and_removes_nothing(nights: Any) -> None:
     assert verify(storage)["ok"]
 
 
-def test_what_a_kept_snapshot_lists_stays_whatever_its_age(nights: Any) -> None:
-    storage = nights.storage
+def test_what_a_kept_snapshot_lists_stays_whatever_its_age(three_nights: Any) -> None:
+    storage = three_nights.storage
     make_old(storage, 1000 * DAY_S)
     kept = needed(storage)
     collect(storage, keep=3, older_than_s=0, delete=True)
@@ -79,16 +79,16 @@ def test_what_a_kept_snapshot_lists_stays_whatever_its_age(nights: Any) -> None:
     assert manifest.sequences(storage) == [3]
 
 
-def test_an_old_bitmap_of_a_kept_segment_stays_because_it_may_be_written_again(nights: Any) -> None:
-    storage = nights.storage
+def test_an_old_bitmap_of_a_kept_segment_stays_because_it_may_be_written_again(three_nights: Any) -> None:
+    storage = three_nights.storage
     [entry] = manifest.load(storage, 2).dead.values()
     make_old(storage)
     collect(storage, keep=1, older_than_s=0, delete=True)
     assert any(name.endswith(entry.sha256) for name in names(storage))
 
 
-def test_the_young_is_spared(nights: Any) -> None:
-    storage = nights.storage
+def test_the_young_is_spared(three_nights: Any) -> None:
+    storage = three_nights.storage
     make_old(storage)
     storage.put("segments/orphan-old/rows.parquet", b"x")
     make_old(storage, but="orphan-young")
@@ -99,8 +99,10 @@ def test_the_young_is_spared(nights: Any) -> None:
     assert collect(storage, older_than_s=0, delete=True).objects
 
 
-def test_what_a_run_at_work_wrote_is_spared_however_long_it_takes(nights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = nights.storage
+def test_what_a_run_at_work_wrote_is_spared_however_long_it_takes(
+    three_nights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = three_nights.storage
     run = heartbeat.Heartbeat("run-x", "refresh", "elsewhere/1/1", "1:1", "2026-01-01T00:00:00+00:00", 2 * DAY_S)
     record = {name: getattr(run, name) for name in ("run_id", "kind", "host", "process", "started_at", "elapsed_s")}
     make_old(storage)
@@ -118,8 +120,8 @@ def test_what_a_run_at_work_wrote_is_spared_however_long_it_takes(nights: Any, m
     assert not {"segments/in-flight/rows.parquet", "runs/run-x/staged/p/rows.parquet"} & names(storage)
 
 
-def test_of_old_runs_the_records_go_and_proofs_and_the_ledger_stay(nights: Any) -> None:
-    storage = nights.storage
+def test_of_old_runs_the_records_go_and_proofs_and_the_ledger_stay(three_nights: Any) -> None:
+    storage = three_nights.storage
     for number in range(5):
         storage.put(layout.run_file(f"run-{number}", "report.json"), b"{}")
         storage.put(layout.run_file(f"run-{number}", "staged/p/rows.parquet"), b"x")
@@ -134,8 +136,8 @@ def test_of_old_runs_the_records_go_and_proofs_and_the_ledger_stay(nights: Any) 
     assert ledger and ledger <= names(storage)
 
 
-def test_what_killed_writers_left_goes(nights: Any, s3_bucket: Callable[[], str]) -> None:
-    storage = nights.storage
+def test_what_killed_writers_left_goes(three_nights: Any, s3_bucket: Callable[[], str]) -> None:
+    storage = three_nights.storage
     leftover = storage.root / "segments" / "x" / "rows.parquet.0123.situate-tmp"
     leftover.parent.mkdir()
     leftover.write_bytes(b"secret")
@@ -157,24 +159,27 @@ def test_what_killed_writers_left_goes(nights: Any, s3_bucket: Callable[[], str]
     remote.discard(entry)
 
 
-def test_numbers_out_of_range_are_named(nights: Any) -> None:
+def test_numbers_out_of_range_are_named(three_nights: Any) -> None:
     with pytest.raises(ConfigError, match="--keep is 0"):
-        collect(nights.storage, keep=0)
+        collect(three_nights.storage, keep=0)
     with pytest.raises(ConfigError, match="--older-than is -1"):
-        collect(nights.storage, older_than_s=-1)
+        collect(three_nights.storage, older_than_s=-1)
     with pytest.raises(ConfigError, match="holds no snapshot"):
-        collect(DirectoryStorage(nights.storage.root / "nowhere"))
+        collect(DirectoryStorage(three_nights.storage.root / "nowhere"))
 
 
-def test_no_gc_beside_a_rollback_or_a_purge(nights: Any) -> None:
+def test_no_gc_beside_a_rollback_or_a_purge(three_nights: Any) -> None:
     for kind in ("rollback", "purge"):
-        with heartbeat.beating(nights.storage, "run-1", kind), pytest.raises(AlreadyRunningError, match=f"a {kind} of"):
-            collect(nights.storage)
+        with (
+            heartbeat.beating(three_nights.storage, "run-1", kind),
+            pytest.raises(AlreadyRunningError, match=f"a {kind} of"),
+        ):
+            collect(three_nights.storage)
 
 
-def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(nights: Any) -> None:
+def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(three_nights: Any) -> None:
     """P25: a gc that deletes at once, beside a publisher and one who rolls back; nothing listed is ever missing."""
-    storage, over = nights.storage, threading.Event()
+    storage, over = three_nights.storage, threading.Event()
     content = {name: getattr(manifest.load(storage, 3), name) for name in history._CONTENT} | {"dead": {}}
 
     def publish() -> int:

@@ -26,9 +26,9 @@ def answers(storage: DirectoryStorage, sequence: int) -> list[Any]:
 
 
 @pytest.fixture
-def two(nights: Any) -> DirectoryStorage:
+def two(three_nights: Any) -> DirectoryStorage:
     """Two snapshots without dead rows: the first night's segments, and one of them with the second night's."""
-    storage: DirectoryStorage = nights.storage
+    storage: DirectoryStorage = three_nights.storage
     second = manifest.load(storage, 2)
     for sequence in (2, 3):
         storage.delete(layout.manifest(sequence))
@@ -49,8 +49,8 @@ def test_rollback_restores_the_same_answers_and_forward_again_works(two: Directo
             assert getattr(manifest.load(two, old), name) == getattr(manifest.load(two, new), name)
 
 
-def test_a_rollback_holds_until_it_is_released(nights: Any) -> None:
-    storage = nights.storage
+def test_a_rollback_holds_until_it_is_released(three_nights: Any) -> None:
+    storage = three_nights.storage
     held = history.roll_back(storage, 1)
     assert (held.sequence, held.parent, held.held) == (4, 3, 1)
     with pytest.raises(PublishGateError, match="rolled back to snapshot 1 and holds there"):
@@ -64,19 +64,19 @@ def test_a_rollback_holds_until_it_is_released(nights: Any) -> None:
         history.release(storage)
 
 
-def test_a_rollback_to_what_is_not_there_is_refused_by_name(nights: Any) -> None:
+def test_a_rollback_to_what_is_not_there_is_refused_by_name(three_nights: Any) -> None:
     with pytest.raises(ConfigError, match="holds no snapshot 9; snapshots 1 to 3 are kept"):
-        history.roll_back(nights.storage, 9)
-    segment = manifest.load(nights.storage, 1).segments[0]
-    nights.storage.delete(layout.segment(segment.id, layout.ROWS))
+        history.roll_back(three_nights.storage, 9)
+    segment = manifest.load(three_nights.storage, 1).segments[0]
+    three_nights.storage.delete(layout.segment(segment.id, layout.ROWS))
     with pytest.raises(OperationError, match=r"rows.parquet is missing or cut short; choose another snapshot"):
-        history.roll_back(nights.storage, 1)
-    assert manifest.require_latest(nights.storage).sequence == 3
-    assert not list(nights.storage.list(layout.RUNS + "2"))
+        history.roll_back(three_nights.storage, 1)
+    assert manifest.require_latest(three_nights.storage).sequence == 3
+    assert not list(three_nights.storage.list(layout.RUNS + "2"))
 
 
-def test_a_rollback_while_others_publish_follows_them(nights: Any) -> None:
-    storage, start = nights.storage, threading.Barrier(2)
+def test_a_rollback_while_others_publish_follows_them(three_nights: Any) -> None:
+    storage, start = three_nights.storage, threading.Barrier(2)
     content = {name: getattr(manifest.load(storage, 3), name) for name in history._CONTENT}
 
     def publish_ten() -> None:
@@ -98,13 +98,13 @@ def test_a_rollback_while_others_publish_follows_them(nights: Any) -> None:
     assert manifest.load(storage, rolled.sequence).nonce == rolled.nonce
 
 
-def test_no_rollback_beside_a_gc(nights: Any) -> None:
-    with heartbeat.beating(nights.storage, "run-gc", "gc"), pytest.raises(AlreadyRunningError, match="a gc of"):
-        history.roll_back(nights.storage, 1)
+def test_no_rollback_beside_a_gc(three_nights: Any) -> None:
+    with heartbeat.beating(three_nights.storage, "run-gc", "gc"), pytest.raises(AlreadyRunningError, match="a gc of"):
+        history.roll_back(three_nights.storage, 1)
 
 
-def test_snapshots_are_listed_with_what_they_are(nights: Any) -> None:
-    storage = nights.storage
+def test_snapshots_are_listed_with_what_they_are(three_nights: Any) -> None:
+    storage = three_nights.storage
     history.roll_back(storage, 2)
     (storage.root / layout.manifest(1)).write_bytes(b"{}")
     found = history.snapshots(storage)
@@ -120,29 +120,29 @@ def test_snapshots_are_listed_with_what_they_are(nights: Any) -> None:
         history.snapshots(DirectoryStorage(storage.root / "nowhere"))
 
 
-def test_a_difference_names_the_documents(nights: Any) -> None:
-    record = history.diff(nights.storage, 1, 2)
+def test_a_difference_names_the_documents(three_nights: Any) -> None:
+    record = history.diff(three_nights.storage, 1, 2)
     assert (record["new"], record["changed"], record["deleted"]) == (["juniper.md"], ["alder.md"], [])
     assert record["counts"]["documents"]["total"] == [4, 5]
-    record = history.diff(nights.storage, 2, 3)
+    record = history.diff(three_nights.storage, 2, 3)
     assert (record["new"], record["changed"], record["deleted"]) == ([], [], ["birch.md"])
-    record = history.diff(nights.storage, 3, 1)
+    record = history.diff(three_nights.storage, 3, 1)
     assert (record["new"], record["changed"], record["deleted"]) == (["birch.md"], ["alder.md"], ["juniper.md"])
-    assert history.diff(nights.storage, 3, 3)["counts"]["documents"] == {}
+    assert history.diff(three_nights.storage, 3, 3)["counts"]["documents"] == {}
     with pytest.raises(ConfigError, match="holds no snapshot 7"):
-        history.diff(nights.storage, 1, 7)
+        history.diff(three_nights.storage, 1, 7)
 
 
-def test_a_difference_reads_no_segment_that_is_shared(nights: Any) -> None:
-    shared = manifest.load(nights.storage, 1).segments[1]
-    shutil.rmtree(Path(nights.storage.uri) / layout.segment(shared.id, ""))
-    assert history.diff(nights.storage, 1, 2)["new"] == ["juniper.md"]
+def test_a_difference_reads_no_segment_that_is_shared(three_nights: Any) -> None:
+    shared = manifest.load(three_nights.storage, 1).segments[1]
+    shutil.rmtree(Path(three_nights.storage.uri) / layout.segment(shared.id, ""))
+    assert history.diff(three_nights.storage, 1, 2)["new"] == ["juniper.md"]
 
 
-def test_changed_settings_are_named(nights: Any) -> None:
-    third = manifest.load(nights.storage, 3)
+def test_changed_settings_are_named(three_nights: Any) -> None:
+    third = manifest.load(three_nights.storage, 3)
     changed = {**third.fingerprints, "model": "another"}
-    manifest.publish(nights.storage, replace(third, sequence=4, parent=3, nonce="n", fingerprints=changed))
-    record = history.diff(nights.storage, 3, 4)
+    manifest.publish(three_nights.storage, replace(third, sequence=4, parent=3, nonce="n", fingerprints=changed))
+    record = history.diff(three_nights.storage, 3, 4)
     assert record["fingerprints"] == {"model": [third.fingerprints["model"], "another"]}
     assert record["counts"]["chunks"] == {}

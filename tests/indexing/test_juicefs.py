@@ -44,10 +44,10 @@ def test_it_is_recognised_and_goes_on_with_one_writer_only(store: Callable[[str]
     assert list(storage.list()) == []
 
 
-def test_a_corpus_lives_there(nights: Any, store: Callable[[str], Storage]) -> None:
+def test_a_corpus_lives_there(three_nights: Any, store: Callable[[str], Storage]) -> None:
     storage = store("corpus")
-    for entry in nights.storage.list():
-        storage.put_file(entry.name, Path(nights.storage.uri) / entry.name)
+    for entry in three_nights.storage.list():
+        storage.put_file(entry.name, Path(three_nights.storage.uri) / entry.name)
     assert verify(storage)["ok"]
     third = manifest.require_latest(storage)
     with pytest.raises(LostRaceError):

@@ -34,7 +34,7 @@ def following(parent: Manifest | None, **fields: Any) -> Manifest:
         "dimension": 64,
         "counts": {"documents": {"total": 1}},
         "segments": (SEGMENT,),
-        "dead": {"s": DeadEntry("a" * 64, 2, 1, 1)},
+        "dead": {"s": DeadEntry("a" * 64, 2, 1, 2)},
         "rejected": ({"id": "\U0001f600", "source": "a.md", "reason": "undecodable: byte 3"},),
     }
     return manifest.new_manifest(parent, **{**given, **fields})

@@ -24,10 +24,10 @@ RUN = "20260101T000000-00000000"
 
 
 @pytest.fixture
-def storage(nights: Any) -> DirectoryStorage:
-    """The three nights, with what runs leave behind about birch."""
-    found: DirectoryStorage = nights.storage
-    documents = found.get(layout.segment(nights.segment_of(1, "birch.md"), layout.DOCUMENTS))
+def storage(three_nights: Any) -> DirectoryStorage:
+    """The three three_nights, with what runs leave behind about birch."""
+    found: DirectoryStorage = three_nights.storage
+    documents = found.get(layout.segment(three_nights.segment_of(1, "birch.md"), layout.DOCUMENTS))
     found.put(layout.run_file(RUN, "documents.parquet"), documents)
     report = {"rejected": [{"id": "birch.md", "reason": "x"}, {"id": "y", "reason": "the id birch.md comes twice"}]}
     found.put(layout.run_file(RUN, "report.json"), json.dumps({**report, "snapshot": 1}).encode())
