@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from indexing import layout, manifest, serving
+from indexing import heartbeat, layout, manifest, serving
 from indexing.storage import open_storage
 from jobs import config, flow, local_flow, refresh
 from jobs.progress import Progress
@@ -88,7 +88,9 @@ class Corpus:
         started = time.monotonic()
         parsed = config.parse({**self.settings, **sections})
         progress = Progress(show=False)
-        result = refresh.night(parsed, refresh.check(parsed), progress, self.workers)
+        checked = refresh.check(parsed)
+        previous, run_id = manifest.latest(checked.storage), heartbeat.new_run_id()
+        result = refresh.night(run_id, previous, parsed, checked, progress, self.workers)
         took = time.monotonic() - started
         after = sum(s for stage, s in result.seconds.items() if stage not in ("read", "compare", "check"))
         new = {file: size for file, size in self._files().items() if file not in before}

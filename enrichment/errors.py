@@ -18,6 +18,10 @@ class OperationError(SituateError):
     """The work itself failed: a store, an engine, a damaged file."""
 
 
+class PublishGateError(OperationError):
+    """Nothing was published because someone, or something, has said so; ends the command with exit status 4."""
+
+
 class DocumentError(SituateError):
     """One document cannot be used. `reason` is a stable short code, the message says more."""
 

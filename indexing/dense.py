@@ -83,6 +83,13 @@ def _read(path: Path, dimension: int, num_vectors: int) -> Any:
     return index
 
 
+def stored_vectors(path: Path, dimension: int, num_vectors: int) -> npt.NDArray[np.float16]:
+    """The vectors that an index holds, (n, d), bit for bit. Raises OperationError if it is not what is expected."""
+    index = _read(path, dimension, num_vectors)
+    stored: npt.NDArray[np.uint8] = _faiss().vector_to_array(index.codes)
+    return stored.view(np.float16).reshape(num_vectors, dimension)
+
+
 class DenseHit(NamedTuple):
     segment_id: str
     vector: int

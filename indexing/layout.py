@@ -13,6 +13,13 @@ VECTORS = "vectors.parquet"
 DENSE = "dense.faiss"
 LEXICAL = "lexical/"
 
+INTERMEDIATE = ("staged/", "probe-")
+"""How names of files of a run begin that mean nothing once it is over."""
+SUCCESS = "success.json"
+"""The record of a refresh that ended well."""
+ERASURE = "erasure.json"
+"""The proof of an erasure, among the files of its run."""
+
 _SEQUENCE_DIGITS = 20
 
 

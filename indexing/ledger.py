@@ -7,6 +7,7 @@ A night looks up a few documents of many: it reads the entries under the ids tha
 reads stays in Arrow until a key is asked for.
 """
 
+import hashlib
 import secrets
 import threading
 import time
@@ -84,7 +85,7 @@ def append_contexts(storage: Storage, run_id: str, part: str, paid: Iterable[Pai
     ]
     if rows:
         table = pa.Table.from_pylist(rows, schema=tables.CONTEXTS)
-        storage.put(layout.ledger_part(run_id, _CONTEXTS + part), tables.to_bytes(table))
+        _put(storage, run_id, _CONTEXTS + part, table)
 
 
 def append_vectors(
@@ -97,7 +98,13 @@ def append_vectors(
             [pa.array(c, f.type) for c, f in zip(columns, tables.ledger_vectors(vectors.shape[1]), strict=True)],
             schema=tables.ledger_vectors(vectors.shape[1]),
         )
-        storage.put(layout.ledger_part(run_id, f"{_VECTORS}{vectors.shape[1]}-{part}"), tables.to_bytes(table))
+        _put(storage, run_id, f"{_VECTORS}{vectors.shape[1]}-{part}", table)
+
+
+def _put(storage: Storage, run_id: str, part: str, table: pa.Table) -> None:
+    """Write a part under a name that says what it holds, since no manifest lists it with its hash."""
+    data = tables.to_bytes(table)
+    storage.put(layout.ledger_part(run_id, f"{part}-{hashlib.sha256(data).hexdigest()[:16]}"), data)
 
 
 class PaidContexts(Mapping[bytes, Context]):

@@ -228,6 +228,18 @@ class LexicalIndex:
         return searcher
 
 
+def stored_rows(directory: Path, segment_id: str) -> tuple[int, int | None]:
+    """The number of rows in an index, and the first whose stored id is not its own. Raises OperationError like `open`."""
+
+    def read() -> tuple[int, int | None]:
+        with ExitStack() as resources:
+            segment = _open_segment(segment_id, directory, 0, resources)
+            wrong = (n for n in range(segment.num_rows) if segment.leaf.document(n).get("id") != f"{segment_id}-{n}")
+            return segment.num_rows, next(wrong, None)
+
+    return in_jvm(read)
+
+
 def _open_segment(segment_id: str, directory: Path, base: int, resources: ExitStack) -> _Segment:
     """Open one index and see by its first and last id that it is the segment's, whole and in order."""
     from jnius import JavaException

@@ -4,6 +4,7 @@ A directory's files are used where they lie; those of S3 are fetched once into t
 """
 
 import hashlib
+import shutil
 from pathlib import Path
 
 from enrichment import models
@@ -34,6 +35,10 @@ class LocalFiles:
         if not paths:
             raise OperationError(f"segment {segment.id} has no {prefix} in its manifest: it is damaged")
         return paths[0].parent
+
+    def forget(self, segment_id: str) -> None:
+        """Remove this machine's copies of a segment's files."""
+        shutil.rmtree(self._cache / layout.segment(segment_id, ""), ignore_errors=True)
 
     def verified(self, segment: SegmentEntry, entry: FileEntry) -> Path:
         """A local file that is as the manifest says. Raises OperationError naming the file that is not."""

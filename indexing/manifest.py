@@ -6,18 +6,21 @@ manifest lists every file with size and sha256, so a reader can check all it use
 
 import hashlib
 import json
+import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from enrichment.errors import ConfigError, OperationError
+from enrichment.errors import ConfigError, OperationError, PublishGateError
 from indexing import layout
-from indexing.storage import Storage
+from indexing.storage import MissingObjectError, Storage
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
-"""1: no dead rows, nothing stale. A reader of version 1 would show deleted documents."""
+"""1: no dead rows, nothing stale, nothing held. A reader of version 1 would show deleted documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Manifest:
     stale: tuple[Mapping[str, Any], ...] = ()
     """Documents whose new version could not be used and whose previous one serves: id, source and source_sha256 of the new
     version, reason, and the nights in which it was tried."""
+    held: int | None = None  # the snapshot that was rolled back to, until the rollback is released
 
     def to_json(self) -> bytes:
         """The stored form: keys sorted, so that equal manifests are equal bytes; with the sha256 of all the rest."""
@@ -116,9 +120,14 @@ def from_json(data: bytes, name: str) -> Manifest:
 
 def latest(storage: Storage) -> Manifest | None:
     """The newest snapshot's manifest, or None in an empty store."""
-    sequences = [layout.sequence_of(entry.name) for entry in storage.list(layout.MANIFESTS)]
-    known = [sequence for sequence in sequences if sequence is not None]
-    return load(storage, max(known)) if known else None
+    known = sequences(storage)
+    return load(storage, known[-1]) if known else None
+
+
+def sequences(storage: Storage) -> list[int]:
+    """The sequence numbers of all snapshots, in order."""
+    found = (layout.sequence_of(entry.name) for entry in storage.list(layout.MANIFESTS))
+    return sorted(sequence for sequence in found if sequence is not None)
 
 
 def load(storage: Storage, sequence: int) -> Manifest:
@@ -140,13 +149,48 @@ def require_latest(storage: Storage) -> Manifest:
     return found
 
 
+class LostRaceError(OperationError):
+    """Another writer published the sequence first: plan anew from its snapshot."""
+
+
 def publish(storage: Storage, manifest: Manifest) -> None:
-    """Create the manifest: the commit. Raises OperationError if another writer published the sequence first."""
+    """Create the manifest if it is absent: the commit. Raises LostRaceError if another writer published the sequence first.
+
+    Who won is decided by the nonce that is read back, never by the answer alone: an answer can be lost, and a write that is
+    repeated after a lost answer finds its own manifest there. The look before it is for stores without conditional
+    writes, which would replace what is there.
+    """
     name = layout.manifest(manifest.sequence)
-    if storage.create(name, manifest.to_json()):
-        return
-    if load(storage, manifest.sequence).nonce != manifest.nonce:
-        raise OperationError(f"{storage.uri}/{name} was published by another run; run the same command again")
+    if not _is_published(storage, manifest):
+        try:
+            storage.create(name, manifest.to_json())
+        except OperationError as doubt:
+            if not _is_published(storage, manifest):
+                raise
+            logger.info("%s/%s was published although the store said: %s", storage.uri, name, doubt)
+        if not _is_published(storage, manifest):
+            raise OperationError(f"{storage.uri}/{name} was written but is not there; check the store and run again")
+
+
+def _is_published(storage: Storage, manifest: Manifest) -> bool:
+    """Whether the sequence is taken by this very manifest; False if it is free. Raises LostRaceError if by another."""
+    try:
+        found = load(storage, manifest.sequence)
+    except MissingObjectError:
+        return False
+    if found.nonce != manifest.nonce:
+        where = f"{storage.uri}/{layout.manifest(manifest.sequence)}"
+        raise LostRaceError(f"{where} was published by another run; run the same command again")
+    return True
+
+
+def refuse_held(storage: Storage, found: Manifest | None) -> None:
+    """Raise PublishGateError if a rollback holds: a new snapshot would silently undo it."""
+    if found is not None and found.held is not None:
+        raise PublishGateError(
+            f"{storage.uri} was rolled back to snapshot {found.held} and holds there; "
+            f"`situate rollback {storage.uri} --release` lets refreshes publish again"
+        )
 
 
 def _dumped(record: Mapping[str, Any]) -> bytes:

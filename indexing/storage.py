@@ -18,10 +18,11 @@ from enrichment.errors import ConfigError, OperationError
 
 
 class Entry(NamedTuple):
-    """An object's name and its size in bytes."""
+    """An object's name, its size in bytes, and when it was written by the store's own clock (seconds since 1970)."""
 
     name: str
     size_bytes: int
+    modified: float = 0.0
 
 
 class MissingObjectError(OperationError):
@@ -46,6 +47,9 @@ class Storage(Protocol):
     def create(self, name: str, data: bytes) -> bool:
         """Write an object only if it is absent; False if another writer was first."""
 
+    def replace(self, name: str, data: bytes, expected: bytes) -> bool:
+        """Write an object that still holds `expected`; False if another writer changed or removed it."""
+
     def get(self, name: str) -> bytes:
         """Read an object whole. Raises MissingObjectError."""
 
@@ -60,6 +64,15 @@ class Storage(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object; absent is fine."""
+
+    def keeps_versions(self) -> bool:
+        """Whether what is replaced or deleted is kept as an older version."""
+
+    def unfinished(self) -> Iterator[Entry]:
+        """What writers that were killed left behind, in no listing: temporary files, parts of uploads."""
+
+    def discard(self, entry: Entry) -> None:
+        """Remove an entry of `unfinished`; absent is fine."""
 
 
 class DirectoryStorage:
@@ -91,6 +104,16 @@ class DirectoryStorage:
         _sync_directory(path.parent)
         return True
 
+    def replace(self, name: str, data: bytes, expected: bytes) -> bool:
+        """No file system swaps a file by its content: who replaces must be alone, which the heartbeats see to."""
+        try:
+            if self.get(name) != expected:
+                return False
+        except MissingObjectError:
+            return False
+        self.put(name, data)
+        return True
+
     def get(self, name: str) -> bytes:
         try:
             return self._path(name).read_bytes()
@@ -113,29 +136,47 @@ class DirectoryStorage:
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         below = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self.root
-        found = []
+        found = (entry for entry in self._walk(below) if not entry.name.endswith(_TEMPORARY))
+        yield from sorted(entry for entry in found if entry.name.startswith(prefix))
+
+    def keeps_versions(self) -> bool:
+        return False
+
+    def unfinished(self) -> Iterator[Entry]:
+        yield from sorted(entry for entry in self._walk(self.root) if entry.name.endswith(_TEMPORARY))
+
+    def discard(self, entry: Entry) -> None:
+        self.delete(entry.name)
+
+    def _walk(self, below: Path) -> Iterator[Entry]:
         for directory, _, files in os.walk(below, onerror=_refuse):
             for file in files:
                 path = Path(directory, file)
-                name = path.relative_to(self.root).as_posix()
-                if name.startswith(prefix) and not file.endswith(_TEMPORARY) and not _is_special(path):
-                    found.append(Entry(name, _size_bytes(path)))
-        yield from sorted(found)
+                try:
+                    found = path.stat()
+                except OSError:  # a link that leads nowhere, or a file that is gone: reading it will name it
+                    yield Entry(path.relative_to(self.root).as_posix(), 0)
+                    continue
+                if stat.S_ISREG(found.st_mode):  # reading a pipe, a socket or a device may never end
+                    yield Entry(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
 
     def delete(self, name: str) -> None:
         path = self._path(name)
         path.unlink(missing_ok=True)
         for parent in path.parents:
-            if parent == self.root or not parent.is_dir() or any(parent.iterdir()):
+            if parent == self.root:
                 break
-            with contextlib.suppress(OSError):  # another writer may have put a file there just now
-                parent.rmdir()
+            try:
+                parent.rmdir()  # only if it is empty: another writer may have put a file there just now
+            except OSError:
+                break
 
     def _path(self, name: str) -> Path:
         return self.root / name
 
 
 _TEMPORARY = ".situate-tmp"
+_FOLDER_TRIES = 10
 
 
 @contextlib.contextmanager
@@ -143,8 +184,7 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
     """A durable copy of `source` beside `path`, to be moved or linked there; nothing is left of it, also on a full disk."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as sink:
+        with _opened(temporary) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
             sink.flush()
             os.fsync(sink.fileno())
@@ -156,26 +196,19 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """A new file. Another command may remove the folder, being empty, just when it was made: then once more."""
+    for _ in range(_FOLDER_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return path.open("xb")
+    return path.open("xb")
+
+
 def _refuse(error: OSError) -> None:
     """A folder that cannot be listed must not look empty; one that is none or not there (any more) is."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise OperationError(f"{error.filename} cannot be listed: {error.strerror}") from error
-
-
-def _is_special(path: Path) -> bool:
-    """Whether this is a pipe, a socket or a device: reading one may never end. A broken link is not: reading names it."""
-    try:
-        return not stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False
-
-
-def _size_bytes(path: Path) -> int:
-    """A file's size; 0 for a link that leads nowhere, which reading will name."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _sync_directory(path: Path) -> None:

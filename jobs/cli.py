@@ -1,7 +1,7 @@
 """The command `situate`: parse, call one function, print. Nothing heavy is imported before a command needs it.
 
 Results go to stdout, everything else to stderr; with `--json` stdout is exactly one JSON object. Exit status: 0 done within the
-configured limits, 1 failed, 2 bad usage or configuration, 3 published but a limit was exceeded.
+configured limits, 1 failed, 2 bad usage or configuration, 3 published but a limit was exceeded, 4 a publish gate refused.
 """
 
 import argparse
@@ -9,16 +9,16 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from enrichment.errors import ConfigError, SituateError
+from enrichment.errors import ConfigError, PublishGateError, SituateError
 from jobs import native_output
 
 logger = logging.getLogger(__name__)
 
-DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED = 0, 1, 2, 3
+DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED, GATE_REFUSED = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status: int = options.run(options)
     except SituateError as error:
-        return _failed(options, str(error), BAD_USAGE if isinstance(error, ConfigError) else FAILED)
+        statuses = {ConfigError: BAD_USAGE, PublishGateError: GATE_REFUSED}
+        return _failed(options, str(error), next((s for k, s in statuses.items() if isinstance(error, k)), FAILED))
     except KeyboardInterrupt:
         return _failed(options, "interrupted; run the same command again to continue", FAILED)
     except BrokenPipeError:
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, parents=[common])
-        added.set_defaults(run=run)
+        added.set_defaults(run=run, command=name)
         return added
 
     added = command("init", _init, "write a starter configuration for a folder of documents")
@@ -83,9 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--retry-failed", action="store_true", help="try again what failed or was refused, however often it was tried"
     )
+    added.add_argument(
+        "--single-writer", action="store_true", help="go on with a store that ignores conditional writes"
+    )
     added = command("status", _status, "the run in progress, or the last one")
     added.add_argument("corpus")
     added.add_argument("--watch", action="store_true", help="repeat until the run is over")
+    added.add_argument("--max-age", type=float, metavar="HOURS", help="exit 1 if the last success is older")
     added = command("search", _search, "search a corpus; the answer is original text")
     added.add_argument("corpus")
     added.add_argument("query")
@@ -99,11 +104,41 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("document")
     added.add_argument("chunk", type=int, nargs="?")
     added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
+    _add_upkeep(command)
     added = command("submit", _submit, "run a refresh on a Ray cluster")
     added.add_argument("config", type=Path)
     added.add_argument("--address", required=True, help="the cluster's job server, such as http://127.0.0.1:8265")
     added.add_argument("--no-wait", action="store_true", help="return once the job is accepted")
     return parser
+
+
+def _add_upkeep(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
+    """The commands of `jobs/upkeep.py`."""
+    added = command("verify", _upkeep, "check every file of every kept snapshot against its manifest")
+    added.add_argument("corpus")
+    added.add_argument("--sample", type=float, default=1.0, metavar="SHARE", help="read this share (default 1: all)")
+    added = command("snapshots", _upkeep, "list the kept snapshots")
+    added.add_argument("corpus")
+    added = command("diff", _upkeep, "what changed between two snapshots")
+    added.add_argument("corpus")
+    added.add_argument("before", type=int)
+    added.add_argument("after", type=int)
+    added = command("rollback", _upkeep, "publish an older snapshot again, and hold it against refreshes")
+    added.add_argument("corpus")
+    added.add_argument("sequence", type=int, nargs="?")
+    added.add_argument("--release", action="store_true", help="let refreshes publish again")
+    added = command("gc", _upkeep, "say what no kept snapshot needs; with --delete, remove it")
+    added.add_argument("corpus")
+    added.add_argument("--keep", type=int, default=14, metavar="N", help="newest snapshots to keep (default 14)")
+    added.add_argument(
+        "--older-than", type=float, default=24.0, metavar="HOURS", help="spare what is younger (default 24)"
+    )
+    added.add_argument("--delete", action="store_true", help="remove it")
+    added = command(
+        "purge", _upkeep, "erase a document from every kept snapshot, the ledger and the runs, with a proof"
+    )
+    added.add_argument("corpus")
+    added.add_argument("document")
 
 
 def _print(options: argparse.Namespace, result: dict[str, Any], text: Any) -> None:
@@ -137,7 +172,7 @@ def _refresh(options: argparse.Namespace) -> int:
 
     loaded = config.load(options.config)
     asked = Asked(options.allow_deletes, options.retry_failed)
-    result = refresh.refresh(loaded, Progress(), options.address, asked)
+    result = refresh.refresh(loaded, Progress(), options.address, asked, options.single_writer)
     _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
     for sentence in result.exceeded:
         print(f"situate: {'published, but ' if result.published else ''}{sentence}", file=sys.stderr)
@@ -155,7 +190,24 @@ def _status(options: argparse.Namespace) -> int:
         time.sleep(5)
         result = status.read(options.corpus)
     _print(options, result, console.run_status)
+    success = result["last_success"]
+    if options.max_age is not None and (success is None or success["age_s"] > options.max_age * 3600):
+        since = f"was {success['age_s'] / 3600:.1f} hours ago" if success else "is not known"
+        print(f"situate: the last success of {options.corpus} {since}; see what stops the refresh", file=sys.stderr)
+        return FAILED
     return DONE
+
+
+def _upkeep(options: argparse.Namespace) -> int:
+    from rich.text import Text
+
+    from jobs import upkeep
+
+    record, lines, complaint = upkeep.COMMANDS[options.command](options)
+    _print(options, record, lambda _: Text("\n".join(lines)))
+    if complaint is not None:
+        print(f"situate: {complaint}", file=sys.stderr)
+    return FAILED if complaint is not None else DONE
 
 
 def _search(options: argparse.Namespace) -> int:

@@ -129,6 +129,13 @@ def shown(record: Record) -> RenderableType:
 def run_status(record: Record) -> RenderableType:
     """The last run of a corpus."""
     lines = [progress_line(record)]
+    if record["held"] is not None:
+        lines.append(
+            f"rolled back to snapshot {record['held']}, which holds: refreshes are refused until it is released"
+        )
+    if record["last_success"] is not None:
+        success = record["last_success"]
+        lines.append(f"last success {success['age_s'] / 3600:.1f} hours ago, snapshot {success['snapshot']}")
     lines += [f"{name} {took:.1f} s" for name, took in record["seconds"].items()]
     if record["report"]:
         lines.append(

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import os
-import secrets
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from enrichment import endpoint
 from enrichment.embed import EmbeddingOptions
 from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError, OperationError
+from indexing import layout, probe
 from indexing.storage import open_storage
 from jobs.config import Config
 from jobs.models import resolve_model
@@ -109,12 +109,9 @@ def _serve(options: ModelOptions) -> str:
 def _store(config: Config) -> Iterator[Check]:
     def attempt() -> str:
         storage = open_storage(config.corpus)
-        name = f"runs/doctor-{secrets.token_hex(4)}"
-        try:
-            conditional = storage.create(name, b"1") and not storage.create(name, b"2")
-        finally:
-            storage.delete(name)
-        return f"{config.corpus} can be written" + ("" if conditional else ", but ignores conditional writes")
+        conditional = probe.check(storage, layout.run_file("doctor", ""), single_writer=True)
+        remark = "" if conditional else ", but ignores conditional writes: refresh needs --single-writer"
+        return f"{config.corpus} can be written{remark}"
 
     yield _try("store", attempt)
 

@@ -1,4 +1,4 @@
-"""The Ray wiring of a run: the only file that knows Ray Data. The steps themselves are in `jobs/steps.py` and `jobs/vectors.py`.
+"""The Ray wiring of a run: the only file that knows Ray Data. The steps are in `jobs/steps.py` and `jobs/vectors.py`.
 
 references -> EnrichDocuments (one actor per model replica) -> StageVectors (embedding actors) -> summaries. Only references
 enter and only summaries leave; text crosses Ray's object store once, between the two. A block of references goes to one

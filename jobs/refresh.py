@@ -4,10 +4,8 @@
 creation of the manifest, last; whatever happens before it, readers see the previous snapshot.
 """
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,7 +17,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, live, manifest, staging
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
-from jobs import carrying, counts, difference, flow, retries, sources
+from jobs import carrying, counts, difference, flow, publication, retries, sources
 from jobs.carrying import Task
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
@@ -82,20 +80,38 @@ class Checked:
     fingerprints: Mapping[str, str]
 
 
-def refresh(config: Config, progress: Progress, address: str | None = None, asked: Asked = NOTHING_ASKED) -> Result:
+def refresh(
+    config: Config,
+    progress: Progress,
+    address: str | None = None,
+    asked: Asked = NOTHING_ASKED,
+    single_writer: bool = False,
+) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
-    with progress.stage("check", 0):
-        checked = check(config)
-    with flow.cluster(address, config.model.replicas if config.model else 1):
-        return night(config, checked, progress, flow, asked)
+
+    def attempt(run_id: str, previous: Manifest | None) -> Result:
+        with progress.stage("check", 0):
+            checked = check(config)
+        with flow.cluster(address, config.model.replicas if config.model else 1):
+            return night(run_id, previous, config, checked, progress, flow, asked)
+
+    return publication.guarded(open_storage(config.corpus), attempt, single_writer)
 
 
 def night(
-    config: Config, checked: Checked, progress: Progress, workers: Workers, asked: Asked = NOTHING_ASKED
+    run_id: str,
+    previous: Manifest | None,
+    config: Config,
+    checked: Checked,
+    progress: Progress,
+    workers: Workers,
+    asked: Asked = NOTHING_ASKED,
 ) -> Result:
-    """From the sources to the next snapshot; none if there is nothing to do."""
+    """From the previous snapshot to the next; none if there is nothing to do.
+
+    Raises LostRaceError if another snapshot was published meanwhile.
+    """
     storage = checked.storage
-    previous = manifest.latest(storage)
     with progress.stage("read", len(checked.listing.files)):
         refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
     if not refs.num_rows:
@@ -106,7 +122,7 @@ def night(
         plan = difference.plan(storage, previous, refs, checked.fingerprints, config.limits.deleted, asked)
     if previous is not None and not plan.due:
         return unchanged(config, previous, plan, progress)
-    run = new_run(config, checked, plan, asked)
+    run = new_run(run_id, config, checked, plan, asked)
     with progress.recording(storage, run.id):
         with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
             settled, enrichment = enrich(run, plan, workers, progress)
@@ -161,7 +177,7 @@ def check(config: Config) -> Checked:
     return Checked(storage, listing, spans, dimension, fingerprints)
 
 
-def new_run(config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:
+def new_run(run_id: str, config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:
     """What the workers of this run know."""
     reuse = Reuse(
         ids=difference.ids_to_look_up(plan),
@@ -170,7 +186,7 @@ def new_run(config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:
         fallbacks=not asked.retry_failed,
     )
     model = checked.fingerprints.get("model")
-    return Run(new_run_id(), config, checked.listing.root, checked.spans, model, reuse)
+    return Run(run_id, config, checked.listing.root, checked.spans, model, reuse)
 
 
 def enrich(run: Run, plan: Plan, workers: Workers, progress: Progress) -> tuple[Settled, Enrichment]:
@@ -220,8 +236,3 @@ def remove_staged(storage: Storage, run_id: str) -> None:
     """Drop the run's intermediate files: the segments hold all of it."""
     for entry in list(storage.list(layout.run_file(run_id, "staged/"))):
         storage.delete(entry.name)
-
-
-def new_run_id() -> str:
-    """Sorts by time, unique without asking anyone."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

@@ -21,11 +21,12 @@ from jobs.steps import EnrichDocuments, Run
 from jobs.vectors import StageVectors
 
 T = TypeVar("T")
+ReportCounts = Callable[[Mapping[str, int]], None]
 
 _POLL_S = 1.0  # each poll takes a moment of a core that an engine on a CPU computes with
 _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
-_STOP_S = 60.0  # the most that Ray Data is given to end a run; it takes a second or two
+_STOP_S = 60.0  # Ray Data ends a run in a second or two
 _START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
 
 
@@ -41,18 +42,14 @@ class Relay:
         self.end = WorkerEnd(self._actor)
 
     def collect(
-        self,
-        batches: Iterable[T],
-        report: Callable[[Mapping[str, int]], None],
-        stall_timeout_s: float,
-        stop: Callable[[], None],
+        self, batches: Iterable[T], report: ReportCounts, stall_timeout_s: float, stop: Callable[[], None]
     ) -> list[T]:
         """All batches, reporting the workers' counts meanwhile.
 
         Raises what a worker raised first if Ray ends the run, and OperationError with a diagnosis if no count has moved for
         `stall_timeout_s`; the time until a first worker is there (up to half an hour) and in which a model is loaded does not
-        count. However it ends, the batches are at their end when it returns, if need be by `stop`: a thread that still
-        asks Ray for them while Ray is shut down takes the whole process along, without a word.
+        count. However it ends, the batches have ended, if need be by `stop`: a thread that still asks Ray for them
+        while Ray is shut down takes the whole process along, without a word.
         """
         arrived: queue.Queue[T | _End] = queue.Queue()
         drain = threading.Thread(target=_drain, args=(batches, arrived), daemon=True)
@@ -63,9 +60,7 @@ class Relay:
             stop()
             drain.join(_STOP_S)
 
-    def _collected(
-        self, arrived: "queue.Queue[T | _End]", report: Callable[[Mapping[str, int]], None], clock: "_StallClock"
-    ) -> list[T]:
+    def _collected(self, arrived: "queue.Queue[T | _End]", report: ReportCounts, clock: "_StallClock") -> list[T]:
         found: list[T] = []
         while True:
             try:

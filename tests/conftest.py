@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from s3_proxy import S3Proxy
 
-from indexing import lexical, live, manifest
-from indexing.manifest import Manifest
+from indexing import dead, heartbeat, layout, lexical, live, manifest, tables
+from indexing.manifest import Manifest, SegmentEntry
 from indexing.serving import Snapshot
 from indexing.storage import DirectoryStorage, Storage
 from jobs import carrying, config, counts, difference, local_flow, refresh, retries, sources
@@ -139,7 +141,10 @@ class Nights:
         fake = {"name": "fake"}
         given = {"corpus": str(self.root / "corpus"), "documents": {"uri": str(self.docs)}, "embedding": fake}
         parsed = config.parse({**given, "model": fake, "split": {"by": "sentences"}, **settings})
-        return refresh.night(parsed, refresh.check(parsed), Progress(show=False), local_flow, asked)
+        checked, run_id = refresh.check(parsed), heartbeat.new_run_id()
+        return refresh.night(
+            run_id, manifest.latest(self.storage), parsed, checked, Progress(show=False), local_flow, asked
+        )
 
     @property
     def manifest(self) -> Manifest:
@@ -155,6 +160,72 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
+def text_of(name: str, word: str = "thing", rules: int = 6) -> str:
+    """A document with a few sentences, all of them its own."""
+    return f"# {name}\n\n" + "".join(f"Rule {n} of {name} holds for each {word} in it. " for n in range(rules))
+
+
+@dataclass(frozen=True, slots=True)
+class ThreeNights:
+    """A corpus with three snapshots: 1 alder, birch, cedar, elm; 2 alder changed, juniper new; 3 birch deleted."""
+
+    storage: DirectoryStorage
+
+    def segment_of(self, snapshot: int, document_id: str) -> str:
+        """The id of the segment that holds a document alive."""
+        found = manifest.load(self.storage, snapshot)
+        table = live.documents(self.storage, found.segments, found.dead, ["id"]).to_pylist()
+        return next(found.segments[row["segment"]].id for row in table if row["id"] == document_id)
+
+
+@pytest.fixture(scope="session")
+def first_nights(stage: Stage) -> DirectoryStorage:
+    """Made once; do not write to it."""
+    staged = stage({f"{name}.md": text_of(name) for name in ("alder", "birch", "cedar", "elm")})
+    storage, first = staged.storage, staged.publish(rows_per_segment=8)
+    assert isinstance(storage, DirectoryStorage)
+    later = stage({"alder.md": text_of("alder", "other thing"), "juniper.md": text_of("juniper")})
+    added = later.publish()
+    for entry in later.storage.list():
+        if not entry.name.startswith("manifests/"):
+            storage.put(entry.name, later.storage.get(entry.name))
+    segments = (*first.segments, *added.segments)
+    second = following(storage, first, segments, ["alder.md"], added.run_id)
+    following(storage, second, segments, ["alder.md", "birch.md"], "run-of-night-3")
+    return storage
+
+
+def following(
+    storage: Storage, before: Manifest, segments: tuple[SegmentEntry, ...], dead_ids: list[str], run_id: str
+) -> Manifest:
+    """Publish the next snapshot of these segments, with these documents dead in the first of them."""
+    documents = tables.read(
+        storage.get(layout.segment(segments[0].id, layout.DOCUMENTS)), tables.DOCUMENTS, ["id", "first_row", "num_rows"]
+    )
+    bits = dead.none_of(segments[0])
+    for place, document in enumerate(documents.to_pylist()):
+        if document["id"] in dead_ids:
+            bits.documents[place] = True
+            bits.rows[document["first_row"] : document["first_row"] + document["num_rows"]] = True
+    listed = {segments[0].id: dead.write(storage, segments[0], bits)}
+    counted = {name: dict(values) for name, values in before.counts.items()}
+    total = live.documents(storage, segments, listed, ["id"]).num_rows
+    rows = sum(segment.num_rows for segment in segments) - int(bits.rows.sum())
+    counted["documents"] |= {"total": total, "indexed": total, "new": 1, "changed": 0, "unchanged": total - 1}
+    counted["chunks"] |= {"total": rows, "ok": rows, "generated": 0, "reused": rows}
+    content = {name: getattr(before, name) for name in ("config", "fingerprints", "dimension", "rejected")}
+    published = manifest.new_manifest(before, **content, run_id=run_id, counts=counted, segments=segments, dead=listed)
+    manifest.publish(storage, published)
+    return published
+
+
+@pytest.fixture
+def three_nights(first_nights: DirectoryStorage, tmp_path: Path) -> ThreeNights:
+    """A copy of the three nights, to be changed."""
+    shutil.copytree(first_nights.root, tmp_path / "corpus")
+    return ThreeNights(DirectoryStorage(tmp_path / "corpus"))
+
+
 @pytest.fixture
 def no_lexical(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments without Java, for tests that are not about searching."""
@@ -162,8 +233,8 @@ def no_lexical(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def s3_bucket() -> Iterator[Callable[[], str]]:
-    """`s3_bucket()`: the URI of a new bucket on a server of this process; clients are made anew for it."""
+def s3_server() -> Iterator[S3Proxy]:
+    """An S3 server of this process behind a proxy that makes its conditional writes atomic; clients are made anew for it."""
     import threading
 
     from moto.server import ThreadedMotoServer
@@ -172,19 +243,36 @@ def s3_bucket() -> Iterator[Callable[[], str]]:
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
-    numbers = itertools.count(1)
+    proxy = S3Proxy(*server.get_host_and_port())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
         patch.setenv("AWS_ACCESS_KEY_ID", "dummy")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setattr(s3, "_local", threading.local())  # clients are kept per thread, with the environment of then
-
-        def new_bucket() -> str:
-            bucket = f"bucket-{next(numbers)}"
-            s3._client().create_bucket(Bucket=bucket)
-            return f"s3://{bucket}/some/prefix"
-
-        yield new_bucket
+        yield proxy
+    proxy.close()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(s3_server: S3Proxy) -> Callable[[], str]:
+    """`s3_bucket()`: the URI of a new bucket on the server."""
+    from indexing import s3
+
+    numbers = itertools.count(1)
+
+    def new_bucket() -> str:
+        bucket = f"bucket-{next(numbers)}"
+        s3._client().create_bucket(Bucket=bucket)
+        return f"s3://{bucket}/some/prefix"
+
+    return new_bucket
+
+
+@pytest.fixture
+def s3_faults(s3_server: S3Proxy) -> Iterator[S3Proxy]:
+    """The proxy, to make it fail; it does not any more after the test."""
+    s3_server.reset()
+    yield s3_server
+    s3_server.reset()
