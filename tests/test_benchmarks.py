@@ -1,4 +1,4 @@
-"""What `benchmarks/prefill.py` computes without a model: ideal, block rounding, ratios, its table."""
+"""What the benchmarks compute without a model: ideal, block rounding, ratios, tables; what a night costs."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
 
+import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
 
@@ -91,3 +92,13 @@ def test_the_first_documents_are_copied_as_they_are(tmp_path: Path) -> None:
     prefill_prompts.copy_first(source, 2, tmp_path / "copy")
     copied = (tmp_path / "copy" / "documents.jsonl").read_text().splitlines()
     assert copied == [lines[1], lines[2]]  # in order of their ids
+
+
+def test_nights_are_printed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    nights.main(["--documents", "30", "--bytes", "4000", "--changed", "0.1", "--nights", "1", "--local"])
+    head, _, full, night = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    costs = [dict(zip(head, line, strict=True)) for line in (full, night)]
+    calls = [int(cost["calls"].replace(",", "")) for cost in costs]
+    assert 0 < calls[1] < calls[0] / 5
+    assert (costs[0]["of full"], costs[0]["segments"], costs[0]["dead rows"]) == ("100.00%", "1", "0")
+    assert (costs[1]["segments"], costs[1]["compaction"]) == ("2", "0.00%") and int(costs[1]["dead rows"]) > 0
