@@ -64,7 +64,7 @@ class Ward:
             32,
             "model",
             {},
-            lambda document, context: self.done.append(context.key),
+            done=lambda document, context: self.done.append(context.key),
         )
         self.strategy = strategy
         self.supervised = Supervised(engine, strategy, self.loads.append)
