@@ -7,7 +7,6 @@ A night looks up a few documents of many: it reads the entries under the ids tha
 reads stays in Arrow until a key is asked for.
 """
 
-import hashlib
 import secrets
 import threading
 import time
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.records import Context, DocumentId, Status
-from indexing import layout, tables
+from indexing import layout, ledger_parts, tables
 from indexing.storage import Storage
 
 _CONTEXTS, _VECTORS = "contexts-", "vectors-"
@@ -104,7 +103,7 @@ def append_vectors(
 def _put(storage: Storage, run_id: str, part: str, table: pa.Table) -> None:
     """Write a part under a name that says what it holds, since no manifest lists it with its hash."""
     data = tables.to_bytes(table)
-    storage.put(layout.ledger_part(run_id, f"{part}-{hashlib.sha256(data).hexdigest()[:16]}"), data)
+    storage.put(layout.ledger_part(run_id, f"{part}-{ledger_parts.digits(data)}"), data)
 
 
 class PaidContexts(Mapping[bytes, Context]):

@@ -17,6 +17,11 @@ from indexing.storage import Storage
 _NAME = re.compile(r"(contexts|vectors-(\d+))-.+?(-[0-9a-f]{16})?\.parquet")
 
 
+def digits(data: bytes) -> str:
+    """What the name of a part that holds `data` ends with."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
 def names(storage: Storage) -> Iterator[str]:
     """The names of all parts."""
     for entry in storage.list(layout.LEDGER):
@@ -30,7 +35,7 @@ def read(storage: Storage, name: str) -> pa.Table:
     if found is None:
         raise OperationError(f"{where} is no part of the ledger; remove it")
     data = storage.get(name)
-    if found[3] and hashlib.sha256(data).hexdigest()[:16] != found[3][1:]:
+    if found[3] and digits(data) != found[3][1:]:
         raise OperationError(f"{where} holds other bytes than its name says; restore it, or remove it and pay anew")
     return tables.read(data, tables.ledger_vectors(int(found[2])) if found[2] else tables.CONTEXTS, name=where)
 
@@ -43,6 +48,6 @@ def rewrite(storage: Storage, name: str, keep: Callable[[pa.Table], pa.Table]) -
         if kept.num_rows:
             data = tables.to_bytes(kept)
             stem = re.sub(r"(-[0-9a-f]{16})?\.parquet$", "", name)
-            storage.put(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data)
+            storage.put(f"{stem}-{digits(data)}.parquet", data)
         storage.delete(name)
     return int(table.num_rows - kept.num_rows)

@@ -16,7 +16,7 @@ from s3_proxy import S3Proxy
 from indexing import dead, heartbeat, layout, lexical, live, manifest, tables
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.serving import Snapshot
-from indexing.storage import DirectoryStorage, Storage
+from indexing.storage import DirectoryStorage, Storage, open_storage
 from jobs import carrying, config, counts, difference, local_flow, refresh, retries, sources
 from jobs.difference import Asked, Plan
 from jobs.progress import Progress
@@ -276,3 +276,11 @@ def s3_faults(s3_server: S3Proxy) -> Iterator[S3Proxy]:
     s3_server.reset()
     yield s3_server
     s3_server.reset()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """An empty store, once in a directory and once on S3."""
+    if request.param == "s3":
+        return open_storage(request.getfixturevalue("s3_bucket")())
+    return open_storage(str(tmp_path / "store"))

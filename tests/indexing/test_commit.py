@@ -17,13 +17,6 @@ from indexing.s3 import S3Storage
 from indexing.storage import Storage, open_storage
 
 
-@pytest.fixture(params=["directory", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "s3":
-        return open_storage(request.getfixturevalue("s3_bucket")())
-    return open_storage(str(tmp_path / "store"))
-
-
 @pytest.fixture
 def remote(s3_bucket: Callable[[], str], s3_faults: S3Proxy) -> Storage:
     return open_storage(s3_bucket())

@@ -13,14 +13,7 @@ import pytest
 from enrichment.errors import OperationError
 from indexing import heartbeat, layout
 from indexing.heartbeat import AlreadyRunningError, beating
-from indexing.storage import DirectoryStorage, Storage, open_storage
-
-
-@pytest.fixture(params=["directory", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "s3":
-        return open_storage(request.getfixturevalue("s3_bucket")())
-    return open_storage(str(tmp_path / "store"))
+from indexing.storage import DirectoryStorage, Storage
 
 
 def name_of(run_id: str) -> str:

@@ -11,13 +11,6 @@ from indexing import probe
 from indexing.storage import DirectoryStorage, Entry, Storage, open_storage
 
 
-@pytest.fixture(params=["directory", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "s3":
-        return open_storage(request.getfixturevalue("s3_bucket")())
-    return open_storage(str(tmp_path / "store"))
-
-
 def test_a_sound_store_passes_and_nothing_is_left(storage: Storage) -> None:
     storage.put("runs/r/kept", b"1")
     assert probe.check(storage, "runs/r/")

@@ -25,13 +25,6 @@ ODD_NAMES = [
 ]
 
 
-@pytest.fixture(params=["directory", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "s3":
-        return open_storage(request.getfixturevalue("s3_bucket")())
-    return open_storage(str(tmp_path / "store"))
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> DirectoryStorage:
     return DirectoryStorage(tmp_path / "store")
