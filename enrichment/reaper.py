@@ -1,15 +1,31 @@
 """Processes that must not outlive this one: an engine's own, which hold its memory.
 
 vLLM's engine process waits for ever when the process that started it is killed. A small shell waits on a pipe that closes
-when this process ends, however it ends, and kills them.
+when this process ends, however it ends, and kills them. And this process itself, when it has nothing left to do: `bound_exit`.
 """
 
+import atexit
 import contextlib
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 _GONE_S = 10.0  # a killed process that holds gigabytes takes a moment to give them back
+
+
+def bound_exit(seconds: int) -> None:
+    """See that this process is gone so many seconds after Python has ended in it.
+
+    What its libraries do behind Python may wait for ever: now and then one of Ray's workers stays behind so, orphaned and
+    with all its memory.
+    """
+
+    def set_alarm() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+
+    atexit.register(set_alarm)
 
 
 class Reaper:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
 _BLOCKS_IN_FLIGHT = 8  # that a replica works on at once: while one waits for storage, others feed the engine
+_PARTS_IN_FLIGHT = 4  # at an embedder: enough for it until the next look at the workers
 _BLOCK_BYTES, _BLOCK_DOCUMENTS = 1 << 20, 64  # of sources: a part's rows and vectors then take a few MB
 _BLOCKS_PER_REPLICA = 16
 _TRIES = 3
@@ -48,8 +49,10 @@ _LOCAL_ENVIRONMENT = {
     "RAY_memory_monitor_refresh_ms": "1000",
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
 }
-_STEP_S = 0.2  # between looks at the workers, which Ray Data else takes as fast as it can
+_STEP_S = 0.5  # at most between looks at the workers, which Ray Data else takes as fast as it can
+_STEP_SHARE = 0.01  # of the time that a run has taken: a short one need not wait
 _SCAN_FILES = 64
+_COMPACTED = 64  # blocks' summaries in a table of the driver's
 
 
 @contextlib.contextmanager
@@ -135,17 +138,32 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
         fn_constructor_args=(run, relay.end),
         batch_size=None,
         batch_format="pyarrow",
-        # Nodes that are yet to come count too.
-        concurrency=(1, max(replicas, cpus - replicas) if model else max(1, cpus)),
+        compute=ray.data.ActorPoolStrategy(
+            min_size=1,
+            max_size=max(replicas, cpus - replicas) if model else max(1, cpus),  # nodes that are yet to come count too
+            max_tasks_in_flight_per_actor=_PARTS_IN_FLIGHT,
+        ),
         num_cpus=1,
         max_restarts=-1,
         max_task_retries=_TASK_TRIES,
     )
     stop = _paced(dataset)
-    batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+    batches = _compacted(dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
     found = relay.collect(batches, report, config.limits.stall_timeout_s, stop)
     summary = pa.concat_tables(found, promote_options="permissive")
     return Enrichment(summary, relay.facts(), object_store_bytes(dataset))
+
+
+def _compacted(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer tables, in memory of their own: each small one else holds on to some that is Ray's."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        waiting.append(batch)
+        if len(waiting) == _COMPACTED:
+            yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
+            waiting.clear()
+    if waiting:
+        yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
 
 
 def _paced(dataset: Any) -> Callable[[], None]:
@@ -156,12 +174,13 @@ def _paced(dataset: Any) -> Callable[[], None]:
     from ray.data._internal.execution.execution_callback import ExecutionCallback
 
     asked: list[bool] = []  # not an Event: the context travels to the workers, and an Event does not
+    began = time.monotonic()
 
     class Pace(ExecutionCallback):  # type: ignore[misc]  # it is not typed
         def on_execution_step(self, executor: Any) -> None:
             if asked:
                 raise OperationError("the run was stopped")
-            time.sleep(_STEP_S)
+            time.sleep(min(_STEP_S, _STEP_SHARE * (time.monotonic() - began)))
 
     dataset.context.custom_execution_callback_classes.append(Pace)
     return lambda: asked.append(True)

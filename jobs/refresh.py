@@ -112,14 +112,7 @@ def night(
     Raises LostRaceError if another snapshot was published meanwhile.
     """
     storage = checked.storage
-    with progress.stage("read", len(checked.listing.files)):
-        refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
-    if not refs.num_rows:
-        raise ConfigError(
-            f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"
-        )
-    with progress.stage("compare", refs.num_rows):
-        plan = difference.plan(storage, previous, refs, checked.fingerprints, config.limits.deleted, asked)
+    plan = planned(previous, config, checked, progress, workers, asked)
     if previous is not None and not plan.due:
         return unchanged(config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
@@ -175,6 +168,20 @@ def check(config: Config) -> Checked:
     if spans is not None:
         fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
     return Checked(storage, listing, spans, dimension, fingerprints)
+
+
+def planned(
+    previous: Manifest | None, config: Config, checked: Checked, progress: Progress, workers: Workers, asked: Asked
+) -> Plan:
+    """Read the sources and compare; what both found but nobody needs again is gone when this returns."""
+    with progress.stage("read", len(checked.listing.files)):
+        refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
+    if not refs.num_rows:
+        raise ConfigError(
+            f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"
+        )
+    with progress.stage("compare", refs.num_rows):
+        return difference.plan(checked.storage, previous, refs, checked.fingerprints, config.limits.deleted, asked)
 
 
 def new_run(run_id: str, config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:

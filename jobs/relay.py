@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from enrichment.errors import OperationError, SituateError
+from enrichment.reaper import bound_exit
 from enrichment.turns import Turns
 from jobs.steps import EnrichDocuments, Run
 from jobs.vectors import StageVectors
@@ -27,6 +28,7 @@ _POLL_S = 1.0  # each poll takes a moment of a core that an engine on a CPU comp
 _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
 _STOP_S = 60.0  # Ray Data ends a run in a second or two
+_EXIT_S = 10
 _START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
 
 
@@ -172,6 +174,7 @@ class RelayedEnrich:
     """EnrichDocuments as Ray runs it."""
 
     def __init__(self, run: Run, end: WorkerEnd) -> None:
+        bound_exit(_EXIT_S)
         self._end = WorkerEnd(end._actor)  # with a name of its own
         with self._end.failures():
             self._step = EnrichDocuments(run, self._end)
@@ -206,6 +209,7 @@ class RelayedStage:
     """StageVectors as Ray runs it."""
 
     def __init__(self, run: Run, end: WorkerEnd) -> None:
+        bound_exit(_EXIT_S)
         self._end = end
         with end.failures():
             self._step = StageVectors(run, end)

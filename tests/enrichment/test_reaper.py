@@ -61,3 +61,15 @@ def test_a_start_that_fails_leaves_no_process() -> None:
         raise RuntimeError("the model does not load")
     reaper.close()
     assert gone(child.pid)
+
+
+def test_a_process_that_hangs_behind_its_end_is_gone() -> None:
+    hangs = (
+        "import atexit, time; from enrichment.reaper import bound_exit; atexit.register(time.sleep, 60); bound_exit(1)"
+    )
+    assert subprocess.run([sys.executable, "-c", hangs], timeout=30).returncode == -signal.SIGALRM
+
+
+def test_a_process_that_ends_by_itself_keeps_its_status() -> None:
+    ends = "import sys; from enrichment.reaper import bound_exit; bound_exit(1); sys.exit(3)"
+    assert subprocess.run([sys.executable, "-c", ends], timeout=30).returncode == 3
