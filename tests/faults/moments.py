@@ -110,7 +110,9 @@ def _move(call: str, reached: Callable[[str], None]) -> None:
     def moved(source: Any, target: Any, *rest: Any, **named: Any) -> Any:
         if str(source).endswith(".situate-tmp"):
             folders = Path(target).parts
-            top = next(i for i, part in enumerate(folders) if part in ("manifests", "ledger", "segments", "runs", "dead"))
+            top = next(
+                i for i, part in enumerate(folders) if part in ("manifests", "ledger", "segments", "runs", "dead")
+            )
             reached(f"before {kind_of('/'.join(folders[top:]))}")
         return original(source, target, *rest, **named)
 

@@ -1,8 +1,8 @@
-"""A process that has imported the program and forks a night on each request: a real process each, without the seconds of imports.
+"""A process that has imported the program and forks a night on each request: real processes, without the seconds of imports.
 
-A request is a line of JSON on stdin: `directory`, `environment`, `arguments` of the command `situate`, `moment`, `action`, `log`, `limit`
-(bytes per file, or null). The answers are two lines on stdout: the child's process id, which is its process group's, and in the end
-its exit status, negative for a signal. Steps run in the child itself (`jobs/local_flow.py`), not on Ray.
+A request is a line of JSON on stdin: `directory`, `environment`, `arguments` of the command `situate`, `moment`, `action`,
+`log`, `limit` (bytes per file, or null). The answers are two lines on stdout: the child's process id, which is its process
+group's, and in the end its exit status, negative for a signal. Steps run in the child itself (`jobs/local_flow.py`).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import moments
 
 import enrichment.documents  # noqa: F401
 import indexing.serving  # noqa: F401
-from jobs import cli, local_flow, refresh, starter, status, upkeep  # noqa: F401
+from jobs import cli, local_flow, refresh
 
 steps = ("scan", "enrich_and_stage", "build_segments")
 WORKERS: Any = types.SimpleNamespace(**{name: getattr(local_flow, name) for name in steps})

@@ -1,7 +1,7 @@
-"""A process that reads a corpus over and over: opens the newest snapshot, searches, and says every answer that it has not said yet.
+"""A process that reads a corpus over and over: opens the newest snapshot, searches, and keeps every answer it has not had yet.
 
-On stdin a line of JSON begins, `{"corpus": uri, "questions": [...]}`, and an empty line ends it. On stdout, in the end, one line:
-`{"reads": number, "answers": {sequence: [answers, each a JSON text]}, "errors": [...]}`. A corpus without a snapshot is no error.
+On stdin a line of JSON begins, `{"corpus": uri, "questions": [...], "cache": folder}`, and an empty line ends it. On stdout, in
+the end, one line: `{"reads": number, "answers": {sequence: [answers, each a JSON text]}, "errors": [...]}`.
 """
 
 import json
@@ -12,6 +12,8 @@ import tempfile
 from typing import Any
 
 from indexing import serving
+
+PAUSE_S = 0.15  # between reads: two cores are also for the run that is read beside
 
 
 def main() -> None:
@@ -28,7 +30,7 @@ def watch(corpus: str, questions: list[str], cache: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=cache) as own:
         os.environ["SITUATE_CACHE"] = own
         while not over:
-            over = bool(select.select([sys.stdin], [], [], 0.02)[0])  # once more after the end
+            over = bool(select.select([sys.stdin], [], [], PAUSE_S)[0])  # once more after the end
             try:
                 snapshot = serving.open(corpus)
                 found = [[passage.as_dict() for passage in snapshot.search(question, 5)] for question in questions]
