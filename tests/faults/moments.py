@@ -1,8 +1,9 @@
 """The named moments of a night, made from outside by wrapping what the package calls: nothing in the package knows of them.
 
-Each write has two: `before X` and `after X`. Of an object of the store, X is its kind (`manifest`, `segment dense.faiss`); on a
-directory `before` is when its temporary file is durable and not yet in place. Of a file of this machine X begins with `local`.
-What compaction does begins with `compacted`. A log of what was paid goes to a file outside the corpus.
+Each write of an object of the store has three, by the object's kind (`manifest`, `segment dense.faiss`): `at X` when the write
+begins, `before X` when its temporary file is durable and not yet in place (on S3: when the
+write begins), `after X`. Of a file of this machine X begins with `local`, and there is no `at`. What compaction does begins
+with `compacted`. A log of what was paid goes to a file outside the corpus.
 """
 
 import functools
@@ -58,8 +59,8 @@ def kind_of(name: str) -> str:
     return folder
 
 
-def install(moment: str, action: str, log: str) -> None:
-    """Do `action` at the first time of `moment` in this process; log each call of a model to `log`."""
+def install(moment: str, action: str, log: int) -> None:
+    """Do `action` at the first time of `moment` in this process; log each call of a model to the descriptor `log`."""
     actions: dict[str, Callable[[], None]] = {"kill": kill, "fill": fill_disk, "limit": limit_files}
     waiting = [(moment, actions[action])] if moment else []
 
@@ -97,7 +98,10 @@ def limit_files() -> None:
 def _announce_store(reached: Callable[[str], None]) -> None:
     for store in (DirectoryStorage, S3Storage):
         for method in ("put", "put_file", "create", "replace"):
-            _around(store, method, lambda self, name, *_: kind_of(name), reached, before=store is S3Storage)
+            _around(
+                store, method, lambda self, name, *_: kind_of(name), reached, "before" if store is S3Storage else None
+            )
+            _around(store, method, lambda self, name, *_: kind_of(name), reached, "at", None)
         _around(store, "delete", lambda self, name: f"removed {kind_of(name).partition(' ')[0]}", reached)
     for move in ("replace", "link"):
         _move(move, reached)
@@ -125,11 +129,11 @@ def _announce_local(reached: Callable[[str], None]) -> None:
             return "memory"
         return f"local {'staged ' if path.parent.name.startswith('situate-part-') else ''}{path.name}"
 
-    _around(tables, "write", table, reached, before=True)
-    _around(segments, "_place", lambda *_: "local originals.bin", reached, before=True)
-    _around(dense, "build", lambda *_: "local dense.faiss", reached, before=True)
-    _around(lexical, "_write_rows", lambda *_: "local lexical texts", reached, before=True)
-    _around(lexical, "run_java", lambda *_: "local lexical", reached, before=True)
+    _around(tables, "write", table, reached, "before")
+    _around(segments, "_place", lambda *_: "local originals.bin", reached, "before")
+    _around(dense, "build", lambda *_: "local dense.faiss", reached, "before")
+    _around(lexical, "_write_rows", lambda *_: "local lexical texts", reached, "before")
+    _around(lexical, "run_java", lambda *_: "local lexical", reached, "before")
     rewrite = compaction.rewrite
 
     @functools.wraps(rewrite)
@@ -144,25 +148,28 @@ def _announce_local(reached: Callable[[str], None]) -> None:
 
 
 def _around(
-    owner: Any, name: str, kind: Callable[..., str], reached: Callable[[str], None], before: bool = False
+    owner: Any,
+    name: str,
+    kind: Callable[..., str],
+    reached: Callable[[str], None],
+    first: str | None = None,
+    last: str | None = "after",
 ) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call(*given: Any, **named: Any) -> Any:
         found = kind(*given)
-        if before:
-            reached(f"before {found}")
+        reached(f"{first} {found}")
         result = original(*given, **named)
-        reached(f"after {found}")
+        reached(f"{last} {found}")
         return result
 
     setattr(owner, name, call)
 
 
-def _log_calls(log: str) -> None:
+def _log_calls(descriptor: int) -> None:
     """A line per context asked for (by its answer, which names its prompt) and per vector (by its key), before it is given."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     generate, passages = FakeEngine.generate, FakeEmbedder.embed_passages
 
     async def logged(self: Any, *given: Any) -> Any:
