@@ -80,8 +80,19 @@ def attempt(nursery: night.Nursery, yesterday: DirectoryStorage, tmp_path: Path)
     return run
 
 
-def check_failure(ended: night.Ended, folder: Path, advice: str) -> None:
-    """Non-zero, and one sentence about a file or folder of this night, with what to do."""
+def kind_of(named: str, folder: Path) -> str:
+    """What kind of file a sentence names, as `moments` calls it."""
+    if named.startswith("corpus/"):
+        return moments.kind_of(named.removeprefix("corpus/"))
+    path = Path(named)
+    assert path.is_relative_to(folder)
+    if path.name == "rows.jsonl":
+        return "local lexical texts"
+    return f"local {'staged ' if path.parent.name.startswith('situate-part-') else ''}{path.name}"
+
+
+def check_failure(ended: night.Ended, folder: Path, advice: str) -> str:
+    """Non-zero, and one sentence about a file or folder of this night, with what to do; which file."""
     assert ended.status == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     *before, last = ended.stderr.splitlines()
@@ -91,6 +102,7 @@ def check_failure(ended: night.Ended, folder: Path, advice: str) -> None:
     assert found["file"].startswith(("corpus/", str(folder))), last
     left = [path.name for path in (folder / "corpus").rglob("*") if path.name.endswith(".situate-tmp")]
     assert left == [], "half a file was left behind"
+    return found["file"]
 
 
 def check_yesterday(folder: Path, before: night.State) -> None:
@@ -120,7 +132,8 @@ def test_no_room_at_any_write_leaves_yesterday(
         ended = attempt(folder, moment=f"before {kind}" if kind.startswith("local") else f"at {kind}", action=action)
         (folder / "ballast").unlink(missing_ok=True)
         try:
-            check_failure(ended, folder, ADVICE[action])
+            named = check_failure(ended, folder, ADVICE[action])
+            assert kind_of(named, folder) == kind.replace("compacted", "segment"), named
             check_yesterday(folder, before)
         except AssertionError as error:
             raise AssertionError(f"{kind}: {error}") from error
@@ -138,7 +151,8 @@ def test_no_room_for_a_record_after_the_commit_leaves_tonight(
     """What is published stays published; nobody is told that it was not, and the same command says so."""
     ended = attempt(folder, moment=f"at {kind}", action=action)
     (folder / "ballast").unlink(missing_ok=True)
-    check_failure(ended, folder, ADVICE[action])
+    named = check_failure(ended, folder, ADVICE[action])
+    assert kind_of(named, folder) == kind, named
     storage = DirectoryStorage(folder / "corpus")
     assert manifest.sequences(storage) == [1, 2]
     tonight = night.state(storage)

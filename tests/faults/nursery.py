@@ -14,13 +14,17 @@ import signal
 import sys
 import threading
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import moments
 
 import enrichment.documents  # noqa: F401
 import indexing.serving  # noqa: F401
+from indexing.manifest import SegmentEntry
 from jobs import cli, local_flow, refresh
+from jobs.carrying import Task
+from jobs.steps import Run
 
 steps = ("scan", "enrich_and_stage", "build_segments")
 WORKERS: Any = types.SimpleNamespace(**{name: getattr(local_flow, name) for name in steps})
@@ -56,6 +60,11 @@ def main() -> None:
         print(status, flush=True)
 
 
+def one_by_one(run: Run, tasks: Sequence[Task]) -> list[SegmentEntry]:
+    """Carry out the tasks in their order, none beside another."""
+    return [entry for task in tasks for entry in local_flow.build_segments(run, [task])]
+
+
 def keep(end: int, name: str) -> None:
     """What comes through a pipe, in a file: no disk of the child's, and no limit, is in its way."""
     with os.fdopen(end, "rb") as pipe, open(name, "wb") as file:
@@ -83,6 +92,8 @@ def child(
             os.dup2(descriptor, place)
         moments.install(moment, action, log)
         refresh.flow = WORKERS
+        if action != "kill":  # which write is refused, and not another one at the same time
+            WORKERS.build_segments = one_by_one
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         status = cli.main(arguments)
