@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enrichment.errors import OperationError
+from indexing import disk
 
 Vectors = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 Dead = Mapping[str, npt.NDArray[np.int64]]
@@ -53,13 +54,10 @@ def build(vectors: Vectors, path: Path) -> None:
             line = first + int(np.flatnonzero(~np.isfinite(rounded).all(axis=1))[0])
             raise OperationError(f"Vector {line} for {path} has a value that is no finite float16.")
         index.add(rounded)
-    try:
-        with path.open("wb") as file:  # Python reports a full disk when it flushes; FAISS does not
-            faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:
-        raise OperationError(f"The dense index {path} cannot be written: {error}") from error
+    with disk.writing(path), path.open("wb") as file:  # Python reports a full disk when it flushes; FAISS does not
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+        file.flush()
+        os.fsync(file.fileno())
     _read(path, dimension, num_vectors)
 
 

@@ -13,7 +13,6 @@ Building runs Anserini's IndexCollection in a subprocess; searching runs Lucene 
 import json
 import logging
 import re
-import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enrichment.errors import ConfigError, OperationError
+from indexing import disk
 from indexing.jvm import heap_megabytes, in_jvm, java_class, live_rows_reader, run_java
 
 logger = logging.getLogger(__name__)
@@ -76,34 +76,44 @@ def build(texts: Iterable[str], segment_id: str, directory: Path, language: str)
     started = time.monotonic()
     purpose = f"Building the lexical index of segment {segment_id}"
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".texts-", dir=directory.parent) as source:
-        num_texts = _write_rows(texts, segment_id, Path(source) / "rows.jsonl")
-        output = run_java(
-            "io.anserini.index.IndexCollection",
-            ["-collection", "JsonCollection", "-input", source, "-index", str(directory), "-language", language]
-            + ["-threads", "1", "-memoryBuffer", str(heap_megabytes() // 2), "-optimize", "-quiet"],
-            purpose,
-        )
-    report = run_java("org.apache.lucene.index.CheckIndex", ["-fast", str(directory)], purpose)
+    with disk.temporary(".texts-", within=directory.parent) as source:
+        num_texts = _write_rows(texts, segment_id, source / "rows.jsonl")
+        try:
+            report = _index(source, directory, language, num_texts, purpose)
+        except OperationError:
+            disk.check_room(directory)  # Java says in many ways that a disk is full, or only that its index is bad
+            raise
     (directory / "write.lock").unlink(missing_ok=True)
+    if num_texts and not (report.count("maxDoc=") == 1 and "source=flush" in report):
+        raise OperationError(
+            f"{purpose}: {num_texts} rows do not fit in Java's buffer at once, so their order is lost: "
+            "raise SITUATE_JVM_HEAP or lower index.rows_per_segment."
+        )
+    seconds = time.monotonic() - started
+    logger.info("%s: %d rows, %.1f s, %.0f rows/s", purpose, num_texts, seconds, num_texts / seconds)
+    return num_texts
+
+
+def _index(source: Path, directory: Path, language: str, num_texts: int, purpose: str) -> str:
+    """Build the index and have it checked; what the check reported. Raises OperationError unless it has `num_texts` rows."""
+    output = run_java(
+        "io.anserini.index.IndexCollection",
+        ["-collection", "JsonCollection", "-input", str(source), "-index", str(directory), "-language", language]
+        + ["-threads", "1", "-memoryBuffer", str(heap_megabytes() // 2), "-optimize", "-quiet"],
+        purpose,
+    )
+    report = run_java("org.apache.lucene.index.CheckIndex", ["-fast", str(directory)], purpose)
     found = re.search(r"(\d+) documents;", report)
     num_rows = int(found[1]) if found else 0
     if num_rows != num_texts:
         raise OperationError(f"{purpose}: {num_texts} texts went in, {num_rows} are in the index. {output.strip()}")
-    if num_rows and not (report.count("maxDoc=") == 1 and "source=flush" in report):
-        raise OperationError(
-            f"{purpose}: {num_rows} rows do not fit in Java's buffer at once, so their order is lost: "
-            "raise SITUATE_JVM_HEAP or lower index.rows_per_segment."
-        )
-    seconds = time.monotonic() - started
-    logger.info("%s: %d rows, %.1f s, %.0f rows/s", purpose, num_rows, seconds, num_rows / seconds)
-    return num_rows
+    return report
 
 
 def _write_rows(texts: Iterable[str], segment_id: str, path: Path) -> int:
     """One JSON object per text, in pure ASCII: no character of a text can end a line or break the encoding."""
     num_texts = 0
-    with path.open("w", encoding="ascii") as file:
+    with disk.writing(path), path.open("w", encoding="ascii") as file:
         for text in texts:
             contents = text if text.strip(_JAVA_TRIMMED) else CONTENTLESS
             file.write(json.dumps({"id": f"{segment_id}-{num_texts}", FIELD: contents}) + "\n")

@@ -5,10 +5,9 @@ Some stores take the condition and ignore it, some keep checksum trailers inside
 """
 
 import secrets
-import tempfile
-from pathlib import Path
 
 from enrichment.errors import ConfigError
+from indexing import disk
 from indexing.storage import Storage
 
 _BODY_BYTES = 4096
@@ -37,9 +36,10 @@ def check(storage: Storage, prefix: str, single_writer: bool = False) -> bool:
 def _check_bodies(storage: Storage, folder: str) -> None:
     """Write by each way that is used, read whole and in part, list."""
     data = secrets.token_bytes(_BODY_BYTES)
-    with tempfile.TemporaryDirectory(prefix="situate-probe-") as work:
-        source = Path(work) / "body"
-        source.write_bytes(data)
+    with disk.temporary("situate-probe-") as work:
+        source = work / "body"
+        with disk.writing(source):
+            source.write_bytes(data)
         storage.put(f"{folder}body", data)
         storage.put_file(f"{folder}file", source)
         storage.create(f"{folder}created", data)

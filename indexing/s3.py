@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from enrichment.errors import ConfigError, OperationError
+from indexing import disk
 from indexing.storage import Entry, MissingObjectError, ShortObjectError
 
 MULTIPART_BYTES = 64 << 20  # one PUT below this; S3 allows 5 GiB, but a retry repeats all of it
@@ -91,8 +92,8 @@ class S3Storage:
         return body
 
     def fetch(self, name: str, path: Path) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._failures(name):
+        with disk.writing(path), self._failures(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._client.download_file(self._bucket, self._prefix + name, str(path))
         return path
 

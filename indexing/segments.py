@@ -8,7 +8,6 @@ are built locally and checked before the first is uploaded.
 
 import hashlib
 import secrets
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Status
 from enrichment.strategies import UNGROUNDED
-from indexing import dense, layout, lexical, tables
+from indexing import dense, disk, layout, lexical, tables
 from indexing.manifest import FileEntry, SegmentEntry, digest
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
@@ -87,8 +86,8 @@ def build(
     refused: Refused = (),
 ) -> SegmentEntry:
     """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`, but for the refused ones."""
-    with tempfile.TemporaryDirectory(prefix="situate-staged-") as work:
-        kept = (_staged(storage, run_id, part, dimension, Path(work) / part, refused) for part in parts)
+    with disk.temporary("situate-staged-") as work:
+        kept = (_staged(storage, run_id, part, dimension, work / part, refused) for part in parts)
         return build_from(storage, kept, (first_id, last_id), dimension, options)
 
 
@@ -96,8 +95,7 @@ def build_from(
     storage: Storage, parts: Iterable[Part], ids: Ids, dimension: int, options: IndexOptions
 ) -> SegmentEntry:
     """Build and upload the segment of the documents of any parts with ids in `[ids[0], ids[1]]`."""
-    with tempfile.TemporaryDirectory(prefix="situate-segment-") as work:
-        target = Path(work)
+    with disk.temporary("situate-segment-") as target:
         documents, rows, vectors = _gather(parts, ids)
         documents = _place(documents, rows, target / layout.ORIGINALS)
         tables.write(documents, target / layout.DOCUMENTS)
@@ -228,7 +226,7 @@ def _place(documents: pa.Table, rows: pa.Table, originals: Path) -> pa.Table:
     counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(rows["document_id"]).to_pylist()}
     offsets, lengths, firsts, numbers = [], [], [], []
     offset = row = 0
-    with originals.open("wb") as file:
+    with disk.writing(originals), originals.open("wb") as file:
         batches = documents.select(["id", "text", "status"]).to_batches(max_chunksize=_BATCH_ROWS)
         for document in chain.from_iterable(batch.to_pylist() for batch in batches):
             data = document["text"].encode() if document["status"] != "quarantined" else b""

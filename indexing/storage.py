@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from enrichment.errors import ConfigError, OperationError
+from indexing import disk
 
 
 class Entry(NamedTuple):
@@ -184,13 +185,12 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
     """A durable copy of `source` beside `path`, to be moved or linked there; nothing is left of it, also on a full disk."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
-        with _opened(temporary) as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
-            sink.flush()
-            os.fsync(sink.fileno())
-        yield temporary
-    except OSError as error:
-        raise OperationError(f"{path} cannot be written: {error.strerror or error}; nothing was published") from error
+        with disk.writing(path):
+            with _opened(temporary) as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+                sink.flush()
+                os.fsync(sink.fileno())
+            yield temporary
     finally:
         with contextlib.suppress(OSError):  # where it could not be made, it cannot be removed
             temporary.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from enrichment.errors import OperationError
+from indexing import disk
 
 VERSION = 1
 _KIND, _VERSION = b"situate.kind", b"situate.version"
@@ -132,22 +133,27 @@ def ledger_vectors(dimension: int) -> pa.Schema:
 
 def write(table: pa.Table, path: Path) -> None:
     """Write a table of a stored kind; vectors stay uncompressed, for speed of reading (see docs/storage.md)."""
-    is_vectors = "vector" in table.schema.names
-    pq.write_table(
-        table,
-        path,
-        compression="none" if is_vectors else "zstd",
-        use_dictionary=not is_vectors,
-        write_page_checksum=True,
-        write_statistics=not is_vectors,
-    )
+    with disk.writing(path):
+        _write(table, path)
 
 
 def to_bytes(table: pa.Table) -> bytes:
     """The same file as `write` makes, in memory."""
     sink = pa.BufferOutputStream()
-    write(table, sink)
+    _write(table, sink)
     return bytes(sink.getvalue())
+
+
+def _write(table: pa.Table, sink: Any) -> None:
+    is_vectors = "vector" in table.schema.names
+    pq.write_table(
+        table,
+        sink,
+        compression="none" if is_vectors else "zstd",
+        use_dictionary=not is_vectors,
+        write_page_checksum=True,
+        write_statistics=not is_vectors,
+    )
 
 
 def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None, name: str | None = None) -> pa.Table:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from enrichment.errors import SituateError
 from indexing import layout
 from indexing.storage import Storage
 
@@ -51,7 +52,12 @@ class Progress:
 
         def beat() -> None:
             while not over.wait(_RECORD_EVERY_S):
-                self._record()
+                try:
+                    self._record()
+                except (
+                    SituateError
+                ) as error:  # the store may be back at the next one; the work itself will say so if not
+                    logger.warning("no record of the progress: %s", error)
 
         self._record()
         thread = threading.Thread(target=beat, daemon=True)
@@ -65,7 +71,11 @@ class Progress:
         finally:
             over.set()
             thread.join()
-            self._record()
+            try:
+                self._record()
+            except SituateError:
+                if self._stage == "done":  # else what stopped the run is the news
+                    raise
 
     def report(self, report: Mapping[str, Any], documents: pa.Table) -> None:
         """Write the run's report, its events, and what became of each document and took how many tokens."""

@@ -5,16 +5,14 @@ out, whatever became of the document.
 """
 
 import secrets
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from enrichment.embed import Embedder, open_embedder, parts, vector_key
 from enrichment.records import DocumentId
-from indexing import ledger, staging, tables
+from indexing import disk, ledger, staging, tables
 from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
 from indexing.segments import text_fields
 from indexing.storage import Storage, open_storage
@@ -39,10 +37,10 @@ class StageVectors:
         part = secrets.token_hex(8)
         rows = staging.rows_of(units)
         vectors = self._vectors(rows, part)
-        with tempfile.TemporaryDirectory(prefix="situate-part-") as work:
+        with disk.temporary("situate-part-") as work:
             for name, table in ((ROWS, rows), (VECTORS, vectors), (DOCUMENTS, staging.documents_of(units))):
-                tables.write(table, Path(work) / name)
-                self._storage.put_file(staged(self._run.id, part, name), Path(work) / name)
+                tables.write(table, work / name)
+                self._storage.put_file(staged(self._run.id, part, name), work / name)
         self._report({"documents": units.num_rows, "embedded": rows.num_rows})
         return summaries(units, part)
 
