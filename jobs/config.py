@@ -134,10 +134,10 @@ def _refuse_repetition(path: Path, text: str) -> None:
     """Raise ConfigError for an alias, of which a few lines can make gigabytes, and for a key that comes twice."""
     import yaml
 
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            where = f"{path}:{event.start_mark.line + 1}"
-            raise ConfigError(f"{where} refers to *{event.anchor}, but aliases are not read; write the value out")
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if isinstance(token, yaml.AliasToken):
+            where = f"{path}:{token.start_mark.line + 1}"
+            raise ConfigError(f"{where} refers to *{token.value}, but aliases are not read; write the value out")
     waiting = [yaml.compose(text, Loader=yaml.SafeLoader)]
     while waiting:
         node, seen = waiting.pop(), set[str]()
