@@ -4,6 +4,7 @@ The spans tile the text when the overlap is 0 (unless they are given); each chun
 A blank document has no chunks. Nothing is tokenized here: the caller brings the offsets, one pass per document.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -52,6 +53,8 @@ class SplitOptions:
             )
         if self.min_size < 0:
             raise ConfigError(f"split.min_size is {self.min_size}; it must be at least 0.")
+        if not re.fullmatch("[a-z]{2,3}", self.language):
+            raise ConfigError(f"split.language is {self.language!r}; write an ISO 639 code, such as en or de.")
         if (self.by == "spans") != (self.spans is not None):
             raise ConfigError("split.spans must name a file if split.by is spans, and must be absent otherwise.")
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from enrichment.errors import ConfigError, PublishGateError, SituateError
 from jobs import native_output
@@ -23,7 +23,11 @@ DONE, FAILED, BAD_USAGE, LIMIT_EXCEEDED, GATE_REFUSED = 0, 1, 2, 3, 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        options = _parser().parse_args(given)
+    except ConfigError as error:
+        return _failed("--json" in given, str(error), BAD_USAGE)
     with native_output.filtered():
         return _run(options)
 
@@ -36,9 +40,9 @@ def _run(options: argparse.Namespace) -> int:
         status: int = options.run(options)
     except SituateError as error:
         statuses = {ConfigError: BAD_USAGE, PublishGateError: GATE_REFUSED}
-        return _failed(options, str(error), next((s for k, s in statuses.items() if isinstance(error, k)), FAILED))
+        return _failed(options.json, str(error), next((s for k, s in statuses.items() if isinstance(error, k)), FAILED))
     except KeyboardInterrupt:
-        return _failed(options, "interrupted; run the same command again to continue", FAILED)
+        return _failed(options.json, "interrupted; run the same command again to continue", FAILED)
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
@@ -46,22 +50,27 @@ def _run(options: argparse.Namespace) -> int:
         logger.info("this is unexpected", exc_info=True)
         cause = getattr(error, "cause", None) or error  # Ray wraps what a worker raised
         text = (str(cause).strip() or "no message").splitlines()[-1]
-        return _failed(options, f"{type(cause).__name__}: {text} (the traceback: add -v)", FAILED)
+        return _failed(options.json, f"{type(cause).__name__}: {text} (the traceback: add -v)", FAILED)
     return status
 
 
-def _failed(options: argparse.Namespace, sentence: str, status: int) -> int:
-    if options.json:
+def _failed(as_json: bool, sentence: str, status: int) -> int:
+    if as_json:
         print(json.dumps({"error": sentence}))
     print(f"situate: {sentence}", file=sys.stderr)
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as every command does, in one sentence, instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="situate", description="Enrich document collections so that search over their chunks works."
-    )
-    common = argparse.ArgumentParser(add_help=False)
+    parser = _Parser(prog="situate", description="Enrich document collections so that search over their chunks works.")
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -108,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     added = command("submit", _submit, "run a refresh on a Ray cluster")
     added.add_argument("config", type=Path)
     added.add_argument("--address", required=True, help="the cluster's job server, such as http://127.0.0.1:8265")
+    added.add_argument("--single-writer", action="store_true", help="as of refresh")
     added.add_argument("--no-wait", action="store_true", help="return once the job is accepted")
     return parser
 
@@ -240,7 +250,8 @@ def _show(options: argparse.Namespace) -> int:
 def _submit(options: argparse.Namespace) -> int:
     from jobs import config, console, submit
 
-    result = submit.submit(options.config, config.load(options.config), options.address, wait=not options.no_wait)
+    loaded, wait = config.load(options.config), not options.no_wait
+    result = submit.submit(options.config, loaded, options.address, wait, options.single_writer)
     _print(options, result, console.submitted)
     return LIMIT_EXCEEDED if result["status"] == submit.LIMIT_EXCEEDED else DONE
 

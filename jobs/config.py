@@ -109,7 +109,9 @@ def load(path: Path) -> Config:
     import yaml
 
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _refuse_repetition(path, text)
+        settings = yaml.safe_load(text)
     except FileNotFoundError as error:
         raise ConfigError(f"the configuration {path} does not exist; `situate init DIR` writes one") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -126,6 +128,29 @@ def load(path: Path) -> Config:
         return parse(settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _refuse_repetition(path: Path, text: str) -> None:
+    """Raise ConfigError for an alias, of which a few lines can make gigabytes, and for a key that comes twice."""
+    import yaml
+
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if isinstance(token, yaml.AliasToken):
+            where = f"{path}:{token.start_mark.line + 1}"
+            raise ConfigError(f"{where} refers to *{token.value}, but aliases are not read; write the value out")
+    waiting = [yaml.compose(text, Loader=yaml.SafeLoader)]
+    while waiting:
+        node, seen = waiting.pop(), set[str]()
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise ConfigError(
+                        f"{path}:{key.start_mark.line + 1} gives the key {key.value} again; keep one of them"
+                    )
+                seen.add(str(key.value))
+                waiting.append(value)
 
 
 def parse(settings: dict[str, Any]) -> Config:

@@ -95,7 +95,10 @@ def refresh(
         with flow.cluster(address, config.model.replicas if config.model else 1):
             return night(run_id, previous, config, checked, progress, flow, asked)
 
-    return publication.guarded(open_storage(config.corpus), attempt, single_writer)
+    storage = open_storage(config.corpus)
+    if manifest.latest(storage) is None:
+        check(config)  # a first night that cannot begin leaves no empty corpus behind
+    return publication.guarded(storage, attempt, single_writer)
 
 
 def night(

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from enrichment import models
-from enrichment.errors import ConfigError, OperationError, SituateError
+from enrichment.errors import ConfigError, OperationError, PublishGateError, SituateError
 from indexing import manifest
 from indexing.storage import open_storage
 from jobs.config import Config
@@ -27,13 +27,15 @@ from jobs.config import Config
 LIMIT_EXCEEDED = "LIMIT_EXCEEDED"  # published, but the refresh ended with exit status 3, which Ray calls FAILED
 _TOKEN_FILE = Path("~/.ray/auth_token")  # Ray's default; RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH come before it
 _POLL_S, _POLLS_LOST = 2.0, 150  # five minutes without an answer, then the wait is over (the job is not)
+_EXIT_LIMIT, _EXIT_GATE = 3, 4  # of `situate refresh`; Ray calls a job with any but 0 FAILED
 
 
-def submit(path: Path, config: Config, address: str, wait: bool) -> dict[str, Any]:
+def submit(path: Path, config: Config, address: str, wait: bool, single_writer: bool = False) -> dict[str, Any]:
     """Submit a refresh of `config`, which was read from `path`; with `wait`, show its log and return when it is over.
 
     Returns `job`, `status` (Ray's, or LIMIT_EXCEEDED), `address`, and `snapshot`: the newest one where the corpus can be read
-    from here, else None. Raises ConfigError before anything is sent, OperationError if the job fails.
+    from here, else None. Raises ConfigError before anything is sent, OperationError if the job fails,
+    PublishGateError if a gate refused to publish what it made.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -45,7 +47,7 @@ def submit(path: Path, config: Config, address: str, wait: bool) -> dict[str, An
     here = loopback and _runs_here(address)
     if not here:
         refuse_local_paths(config, address)
-    job = _send(client, address, path.name, config, here)
+    job = _send(client, address, path.name, config, here, single_writer)
     status, found = "PENDING", None
     if wait:
         status = _wait(client, address, job)
@@ -118,10 +120,11 @@ def _runs_here(address: str) -> bool:
     return True
 
 
-def _send(client: Any, address: str, name: str, config: Config, here: bool) -> str:
+def _send(client: Any, address: str, name: str, config: Config, here: bool, single_writer: bool) -> str:
     settings = absolute(config, Path.cwd()) if here else config.as_dict()
     python = shlex.quote(sys.executable) if here else "python"  # the one that has situate
     entrypoint = f"{python} -m jobs.cli refresh {shlex.quote(f'./{name}')} --json"
+    entrypoint += " --single-writer" if single_writer else ""
     environment = {key: os.environ[key] for key in ("AWS_ENDPOINT_URL",) if key in os.environ}
     with tempfile.TemporaryDirectory(prefix="situate-submit-") as work:
         (Path(work) / name).write_text(json.dumps(settings, indent=1), encoding="utf-8")  # JSON is YAML
@@ -153,7 +156,9 @@ def _wait(client: Any, address: str, job: str) -> str:
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         raise OperationError(f"no longer waiting, but {goes_on}") from None
-    status = LIMIT_EXCEEDED if details.driver_exit_code == 3 else str(details.status)
+    status = LIMIT_EXCEEDED if details.driver_exit_code == _EXIT_LIMIT else str(details.status)
+    if details.driver_exit_code == _EXIT_GATE:
+        raise PublishGateError(f"the job {job} published nothing: {log.last or details.message}")
     if status not in (LIMIT_EXCEEDED, "SUCCEEDED"):
         raise OperationError(f"the job {job} ended as {status}: {log.last or details.message}")
     return status

@@ -16,7 +16,7 @@ class FrontMatter:
 
 
 def front_matter(text: str) -> FrontMatter:
-    """Read the front matter; what is not a YAML mapping is none, and stays text."""
+    """Read the front matter; what is not a YAML mapping, or has aliases, is none, and stays text."""
     import yaml
 
     if not text.startswith("---"):
@@ -25,6 +25,9 @@ def front_matter(text: str) -> FrontMatter:
     if match is None:
         return FrontMatter({}, 0)
     try:
+        # A few lines of aliases can make gigabytes of text.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match.group(1), Loader=yaml.BaseLoader)):
+            return FrontMatter({}, 0)
         fields = yaml.load(match.group(1), Loader=yaml.BaseLoader)  # BaseLoader: every scalar stays the text it is
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError):
         return FrontMatter({}, 0)

@@ -127,10 +127,11 @@ def test_without_a_title_the_first_top_heading_is_it_then_the_name() -> None:
         "---\n!!python/object/apply:os.system [echo]\n---\ntext",
         "text\n---\ntitle: late\n---\n",
         " ---\ntitle: indented\n---\n",
+        "---\na: &a long\nb: [*a, *a]\n---\ntext",
         "---\n" + "[" * 2000 + "\n---\ntext",
         "----\ntitle: four\n----\n",
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_front_matter_stays_text(text: str) -> None:
     document = one(text.encode(), "x.md").document

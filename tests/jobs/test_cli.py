@@ -43,6 +43,7 @@ def test_a_missing_configuration_is_one_sentence_and_exit_2(tmp_path: Path, caps
 def test_a_missing_source_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["refresh", write_config(tmp_path)]) == 2
     assert f"{tmp_path}/docs holds no documents" in sentence(capsys)
+    assert not (tmp_path / "corpus").exists(), "nothing is left of a night that could not begin"
 
 
 def test_an_empty_source_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +71,25 @@ def test_an_empty_corpus_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pyte
 def test_json_holds_the_error_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["search", str(tmp_path), "q", "--json"]) == 2
     assert "holds no snapshot" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["search", "c", "q", "-k", "many"], "argument -k: invalid int value: 'many'; see `situate search --help`"),
+        (["serch"], "invalid choice: 'serch'"),
+        (["show", "c"], "required: DOCUMENT"),
+        (["refresh", "c", "--nightly"], "unrecognized arguments: --nightly"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_bad_usage_is_one_sentence_in_json_too(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert cli.main(arguments) == 2
+    assert words.lower() in sentence(capsys).lower()
+    assert cli.main([*arguments, "--json"]) == 2
+    assert words.lower() in json.loads(capsys.readouterr().out)["error"].lower()
 
 
 def test_numbers_out_of_range_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

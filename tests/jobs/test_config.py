@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from enrichment.errors import ConfigError
+from enrichment.split import SplitOptions
 from jobs import config
 
 GOOD = {
@@ -68,11 +69,41 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: str, 
     assert str(path) in str(caught.value)
 
 
-def test_settings_that_refer_to_themselves_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        "split: &a [*a]\n",
+        "corpus: &a c\ndocuments: {uri: *a}\n",
+        "a: &a [x, x]\n" + "".join(f"{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for n in range(9)),
+        "base: &base {name: fake}\nmodel: {<<: *base}\n",
+    ],
+)
+def test_an_alias_is_refused_with_its_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text("split: &a [*a]\n")
-    with pytest.raises(ConfigError, match="refer to themselves"):
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"x.yaml:[12] refers to \*(a|base), but aliases are not read"):
         config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("corpus: a\nembedding: {name: fake}\ncorpus: b\n", "x.yaml:3 gives the key corpus again"),
+        ("corpus: a\nsplit: {size: 1, by: tokens, size: 2}\n", "x.yaml:2 gives the key size again"),
+        ("a: [{b: 1,\n  b: 2}]\n", "x.yaml:2 gives the key b again"),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_with_its_line(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        config.load(path)
+
+
+@pytest.mark.parametrize("language", ["english", "EN", "", "e1", "de-AT"])
+def test_a_language_that_is_no_code_is_refused(language: str) -> None:
+    with pytest.raises(ConfigError, match="split.language is .*ISO 639"):
+        SplitOptions(language=language)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from enrichment.engine import PromptRefusedError
@@ -17,7 +19,7 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.tokens import FakeTokenizer
 from indexing import layout, tables
 from indexing.serving import Snapshot
-from jobs import refresh
+from jobs import refresh, show
 from jobs.difference import Asked
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine")
@@ -116,6 +118,9 @@ def test_a_deleted_document_is_unreachable_everywhere_at_once(forest: Any) -> No
         for name in ("gone.md", "blank.md"):
             with pytest.raises(ConfigError, match="holds no document"):
                 ask(name)
+    for name in ("gone.md", "blank.md"):
+        with pytest.raises(ConfigError, match=f"holds no document {name}"):
+            show.read(snapshot.storage.uri, name, None, 0)
 
 
 def test_a_replaced_document_says_only_what_is_new(forest: Any) -> None:
@@ -220,6 +225,51 @@ def test_with_reuse_chunk_only_chunks_whose_own_text_changed_are_generated(night
     nights.write(long=text("long", *sentences))
     exact = {**chunk, "context": {"strategy": "situate"}}
     assert nights.refresh(**exact).chunks["generated"] == 301 - 11, "with exact keys the rest of the document is new"
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_an_edit_inside_a_document_of_many_scopes_generates_its_own_chunks_only(nights: Any) -> None:
+    """A thousand chunks, of which the model reads a few dozen at once: the scopes move with the edit."""
+    paragraphs = [f"Paragraph {number} says something. It says it twice.\n\n" for number in range(500)]
+    chunk = {"context": {"strategy": "situate", "reuse": "chunk"}, "model": {"name": "fake", "max_model_len": 1024}}
+    nights.write(long="# Long\n\n" + "".join(paragraphs), other=text("other", *RULES))
+    assert nights.refresh(**chunk).chunks["total"] == 1001 + 5
+    assert len({tuple(row[n] for n in ("scope_start", "scope_end")) for row in rows(nights, "long")}) > 3
+    paragraphs[250] = "Paragraph 250 was edited.\n\nIt has become longer. It is three chunks now.\n\n"
+    nights.write(long="# Long\n\n" + "".join(paragraphs))
+    result = nights.refresh(**chunk)
+    assert (result.chunks["generated"], result.chunks["total"]) == (3, 1002 + 5)
+    assert [row["status"] for row in rows(nights, "long")] == ["ok"] * 1002
+
+
+@pytest.mark.usefixtures("no_lexical")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+def test_many_documents_of_one_kind_of_source_are_unchanged_the_night_after(
+    nights: Any, kind: str, monkeypatch: Any
+) -> None:
+    """Two hundred that are alike but for a number, by themselves and beside one that is new."""
+    texts = [f"data {number}. More of {number}." for number in range(200)]
+
+    def write(texts: list[str]) -> None:
+        if kind == "txt":
+            nights.write(**{f"{number}.txt": text for number, text in enumerate(texts)})
+        elif kind == "jsonl":
+            nights.write(**{"data.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts)})
+        else:
+            nights.write()
+            pq.write_table(pa.table({"text": texts}), nights.docs / "data.parquet", row_group_size=64)
+
+    write(texts)
+    first = nights.refresh()
+    assert (first.documents["new"], first.chunks["generated"]) == (200, 400)
+    with monkeypatch.context() as silent:
+        silent.setattr(FakeEngine, "generate", None)
+        second = nights.refresh()
+    assert (second.published, second.snapshot, second.chunks["generated"]) == (False, 1, 0)
+    assert second.documents["unchanged"] == 200
+    write([*texts, "data 200. More of 200."])
+    third = nights.refresh()
+    assert (third.documents["unchanged"], third.documents["new"], third.chunks["generated"]) == (200, 1, 2)
 
 
 BROKEN = b"\xfa\xfb is no text"

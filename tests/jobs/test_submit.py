@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enrichment.errors import ConfigError, OperationError
+from enrichment.errors import ConfigError, OperationError, PublishGateError
 from jobs import config, submit
 
 REMOTE: dict[str, Any] = {
@@ -134,6 +134,20 @@ def test_a_failed_job_ends_with_the_last_line_of_its_log(monkeypatch: pytest.Mon
 
 def test_a_published_refresh_beyond_a_limit_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wait(monkeypatch, [["done\n"]], "FAILED", 3) == submit.LIMIT_EXCEEDED
+
+
+def test_a_gate_that_refused_is_told_from_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PublishGateError, match="^the job job-1 published nothing: situate: it is rolled back$"):
+        wait(monkeypatch, [["situate: it is rolled back\n"]], "FAILED", 4)
+
+
+@pytest.mark.parametrize("single_writer", [True, False])
+def test_the_job_is_told_that_it_writes_alone(single_writer: bool) -> None:
+    sent: list[str] = []
+    client = SimpleNamespace(submit_job=lambda entrypoint, runtime_env: sent.append(entrypoint) or "job-1")
+    parsed = config.parse(REMOTE)
+    assert submit._send(client, "http://localhost:8265", "job.yaml", parsed, False, single_writer) == "job-1"
+    assert sent == ["python -m jobs.cli refresh ./job.yaml --json" + " --single-writer" * single_writer]
 
 
 def test_a_job_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
