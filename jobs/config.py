@@ -14,6 +14,7 @@ from enrichment.documents import FormatName
 from enrichment.embed import EmbeddingOptions
 from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError
+from enrichment.formats.aliases import first_alias
 from enrichment.split import SplitOptions
 from enrichment.strategies import ContextOptions
 from indexing.compaction import CompactionOptions
@@ -131,13 +132,12 @@ def load(path: Path) -> Config:
 
 
 def _refuse_repetition(path: Path, text: str) -> None:
-    """Raise ConfigError for an alias, of which a few lines can make gigabytes, and for a key that comes twice."""
+    """Raise ConfigError for an alias and for a key that comes twice."""
     import yaml
 
-    for token in yaml.scan(text, Loader=yaml.SafeLoader):
-        if isinstance(token, yaml.AliasToken):
-            where = f"{path}:{token.start_mark.line + 1}"
-            raise ConfigError(f"{where} refers to *{token.value}, but aliases are not read; write the value out")
+    if alias := first_alias(text):
+        where = f"{path}:{alias.start_mark.line + 1}"
+        raise ConfigError(f"{where} refers to *{alias.value}, but aliases are not read; write the value out")
     waiting = [yaml.compose(text, Loader=yaml.SafeLoader)]
     while waiting:
         node, seen = waiting.pop(), set[str]()

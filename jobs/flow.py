@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +157,9 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
 
 def _compacted(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The same rows in fewer tables, in memory of their own: each small one else holds on to some that is Ray's."""
-    waiting: list[pa.Table] = []
-    for batch in batches:
-        waiting.append(batch)
-        if len(waiting) == _COMPACTED:
-            yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
-            waiting.clear()
-    if waiting:
-        yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
+    left = iter(batches)
+    while some := list(islice(left, _COMPACTED)):
+        yield pa.concat_tables(some, promote_options="permissive").combine_chunks()
 
 
 def _paced(dataset: Any) -> Callable[[], None]:

@@ -54,9 +54,8 @@ class Progress:
             while not over.wait(_RECORD_EVERY_S):
                 try:
                     self._record()
-                except (
-                    SituateError
-                ) as error:  # the store may be back at the next one; the work itself will say so if not
+                except SituateError as error:
+                    # The store may be back at the next one; the work itself will say so if not.
                     logger.warning("no record of the progress: %s", error)
 
         self._record()

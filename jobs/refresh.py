@@ -89,15 +89,20 @@ def refresh(
 ) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
 
-    def attempt(run_id: str, previous: Manifest | None) -> Result:
+    def checking() -> Checked:
         with progress.stage("check", 0):
-            checked = check(config)
+            return check(config)
+
+    storage = open_storage(config.corpus)
+    # A first night that cannot begin leaves no empty corpus behind.
+    first = checking() if manifest.latest(storage) is None else None
+
+    def attempt(run_id: str, previous: Manifest | None) -> Result:
+        # What is compared with a snapshot is listed after it: an older list would call another publisher's news deleted.
+        checked = first if first is not None and previous is None else checking()
         with flow.cluster(address, config.model.replicas if config.model else 1):
             return night(run_id, previous, config, checked, progress, flow, asked)
 
-    storage = open_storage(config.corpus)
-    if manifest.latest(storage) is None:
-        check(config)  # a first night that cannot begin leaves no empty corpus behind
     return publication.guarded(storage, attempt, single_writer)
 
 

@@ -22,12 +22,12 @@ from enrichment import models
 from enrichment.errors import ConfigError, OperationError, PublishGateError, SituateError
 from indexing import manifest
 from indexing.storage import open_storage
+from jobs import cli
 from jobs.config import Config
 
-LIMIT_EXCEEDED = "LIMIT_EXCEEDED"  # published, but the refresh ended with exit status 3, which Ray calls FAILED
+LIMIT_EXCEEDED = "LIMIT_EXCEEDED"  # published, but the refresh ended with cli.LIMIT_EXCEEDED, which Ray calls FAILED
 _TOKEN_FILE = Path("~/.ray/auth_token")  # Ray's default; RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH come before it
 _POLL_S, _POLLS_LOST = 2.0, 150  # five minutes without an answer, then the wait is over (the job is not)
-_EXIT_LIMIT, _EXIT_GATE = 3, 4  # of `situate refresh`; Ray calls a job with any but 0 FAILED
 
 
 def submit(path: Path, config: Config, address: str, wait: bool, single_writer: bool = False) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def _wait(client: Any, address: str, job: str) -> str:
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         raise OperationError(f"no longer waiting, but {goes_on}") from None
-    status = LIMIT_EXCEEDED if details.driver_exit_code == _EXIT_LIMIT else str(details.status)
-    if details.driver_exit_code == _EXIT_GATE:
+    status = LIMIT_EXCEEDED if details.driver_exit_code == cli.LIMIT_EXCEEDED else str(details.status)
+    if details.driver_exit_code == cli.GATE_REFUSED:
         raise PublishGateError(f"the job {job} published nothing: {log.last or details.message}")
     if status not in (LIMIT_EXCEEDED, "SUCCEEDED"):
         raise OperationError(f"the job {job} ended as {status}: {log.last or details.message}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import night
 import pyarrow as pa
 import pytest
 from s3_proxy import S3Proxy
@@ -284,3 +285,20 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "s3":
         return open_storage(request.getfixturevalue("s3_bucket")())
     return open_storage(str(tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[night.Nursery]:
+    """Runs nights in processes of their own."""
+    found = night.Nursery()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def yesterday(nursery: night.Nursery, tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
+    """The corpus before the night that is killed or starved: read it, or work on a copy."""
+    root = tmp_path_factory.mktemp("yesterday")
+    night.configure(root, "corpus", night.YESTERDAY)
+    assert nursery.run(root).status == 0
+    return DirectoryStorage(root / "corpus")

@@ -42,13 +42,6 @@ class Calm:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[night.Nursery]:
-    found = night.Nursery()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def reader(s3_server: object) -> Iterator[night.Reader]:
     found = night.Reader()
     yield found
@@ -56,13 +49,11 @@ def reader(s3_server: object) -> Iterator[night.Reader]:
 
 
 @pytest.fixture(scope="module")
-def calm(nursery: night.Nursery, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+def calm(nursery: night.Nursery, yesterday: DirectoryStorage, tmp_path_factory: pytest.TempPathFactory) -> Calm:
     root = tmp_path_factory.mktemp("calm")
-    night.configure(root, "corpus", night.YESTERDAY)
-    assert nursery.run(root).status == 0
     storage = DirectoryStorage(root / "corpus")
-    before = night.state(storage)
-    night.copy(storage, DirectoryStorage(root / "yesterday"))
+    before = night.state(yesterday)
+    night.copy(yesterday, storage)
     night.configure(root, "corpus", night.TONIGHT)
     ended = nursery.run(root)
     assert ended.status == 0, ended.stderr
@@ -79,7 +70,7 @@ def calm(nursery: night.Nursery, tmp_path_factory: pytest.TempPathFactory) -> Ca
     assert [len(found) for found in digests] == [2, 3] and len({*digests[0]} & {*digests[1]}) == 1, "one is rewritten"
     assert after.account["dead"], "one has a dead document"
     assert set(ended.calls) <= night.paid(storage) and night.once(ended.calls)
-    return Calm(DirectoryStorage(root / "yesterday"), before, after, frozenset(ended.calls), ended.seconds)
+    return Calm(yesterday, before, after, frozenset(ended.calls), ended.seconds)
 
 
 @dataclass(frozen=True)

@@ -35,21 +35,6 @@ ADVICE = {"fill": "make room", "limit": "raise the limit"}
 SENTENCE = re.compile(r"situate: (?P<file>\S+) cannot be written: .+; .+ and run the same command again")
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[night.Nursery]:
-    found = night.Nursery()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def yesterday(nursery: night.Nursery, tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
-    root = tmp_path_factory.mktemp("yesterday")
-    night.configure(root, "corpus", night.YESTERDAY)
-    assert nursery.run(root).status == 0
-    return DirectoryStorage(root / "corpus")
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MB of its own."""
@@ -86,9 +71,7 @@ def kind_of(named: str, folder: Path) -> str:
         return moments.kind_of(named.removeprefix("corpus/"))
     path = Path(named)
     assert path.is_relative_to(folder)
-    if path.name == "rows.jsonl":
-        return "local lexical texts"
-    return f"local {'staged ' if path.parent.name.startswith('situate-part-') else ''}{path.name}"
+    return "local lexical texts" if path.name == "rows.jsonl" else moments.local_kind_of(path)
 
 
 def check_failure(ended: night.Ended, folder: Path, advice: str) -> str:

@@ -71,12 +71,7 @@ def test_the_whole_handbook_on_a_store_without_conditions(tmp_path: Path, monkey
         return done.returncode, json.loads(done.stdout)
 
     with juicefs.gateway(tmp_path) as url:
-        for name, value in {
-            "AWS_ENDPOINT_URL": url,
-            "AWS_ACCESS_KEY_ID": juicefs.USER,
-            "AWS_SECRET_ACCESS_KEY": juicefs.PASSWORD,
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
+        for name, value in juicefs.environment(url).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(s3, "_local", threading.local())
         s3._client().create_bucket(Bucket="corpora")

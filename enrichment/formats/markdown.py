@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from enrichment.formats.aliases import first_alias
+
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)(?:^|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _LONGEST = 65_536  # front matter longer than this is text
 
@@ -25,8 +27,7 @@ def front_matter(text: str) -> FrontMatter:
     if match is None:
         return FrontMatter({}, 0)
     try:
-        # A few lines of aliases can make gigabytes of text.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match.group(1), Loader=yaml.BaseLoader)):
+        if first_alias(match.group(1)):
             return FrontMatter({}, 0)
         fields = yaml.load(match.group(1), Loader=yaml.BaseLoader)  # BaseLoader: every scalar stays the text it is
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError):

@@ -59,6 +59,11 @@ def kind_of(name: str) -> str:
     return folder
 
 
+def local_kind_of(path: Path) -> str:
+    """What kind of table or index a file of this machine is."""
+    return f"local {'staged ' if path.parent.name.startswith('situate-part-') else ''}{path.name}"
+
+
 def install(moment: str, action: str, log: int) -> None:
     """Do `action` at the first time of `moment` in this process; log each call of a model to the descriptor `log`."""
     actions: dict[str, Callable[[], None]] = {"kill": kill, "fill": fill_disk, "limit": limit_files}
@@ -124,12 +129,7 @@ def _move(call: str, reached: Callable[[str], None]) -> None:
 
 
 def _announce_local(reached: Callable[[str], None]) -> None:
-    def table(_: Any, path: Any) -> str:
-        if not isinstance(path, Path):
-            return "memory"
-        return f"local {'staged ' if path.parent.name.startswith('situate-part-') else ''}{path.name}"
-
-    _around(tables, "write", table, reached, "before")
+    _around(tables, "write", lambda _, path: local_kind_of(path), reached, "before")
     _around(segments, "_place", lambda *_: "local originals.bin", reached, "before")
     _around(dense, "build", lambda *_: "local dense.faiss", reached, "before")
     _around(lexical, "_write_rows", lambda *_: "local lexical texts", reached, "before")

@@ -26,10 +26,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
         juicefs.gateway(tmp_path_factory.mktemp("juicefs")) as url,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setenv("AWS_ENDPOINT_URL", url)
-        patch.setenv("AWS_ACCESS_KEY_ID", juicefs.USER)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", juicefs.PASSWORD)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for name, value in juicefs.environment(url).items():
+            patch.setenv(name, value)
         patch.setattr(s3, "_local", threading.local())
         s3._client().create_bucket(Bucket="corpora")
         yield lambda name: open_storage(f"s3://corpora/{name}")

@@ -19,6 +19,12 @@ def binary() -> str | None:
     return str(beside) if beside.exists() else shutil.which("juicefs")
 
 
+def environment(url: str) -> dict[str, str]:
+    """How a client finds the server at `url`."""
+    keys = {"AWS_ACCESS_KEY_ID": USER, "AWS_SECRET_ACCESS_KEY": PASSWORD}
+    return {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1", **keys}
+
+
 @contextlib.contextmanager
 def gateway(work: Path) -> Iterator[str]:
     """A server on loopback with its data below `work`: its URL."""
