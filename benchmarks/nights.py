@@ -22,7 +22,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from indexing import heartbeat, layout, manifest, serving
+from indexing import heartbeat, layout, manifest
+from indexing.snapshot import open_snapshot
 from indexing.storage import open_storage
 from jobs import config, flow, local_flow, refresh
 from jobs.progress import Progress
@@ -124,7 +125,7 @@ class Corpus:
         return set(pq.read_table(path, columns=["id"])["id"].to_pylist())
 
     def _search_ms(self) -> float:
-        snapshot = serving.open(str(self.root / "corpus"))
+        snapshot = open_snapshot(open_storage(str(self.root / "corpus")))
         took = []
         for query in (*QUERIES, *QUERIES * 5):
             started = time.perf_counter()

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from enrichment.tokens import FileTokenizer
-from indexing import serving
+from indexing.snapshot import open_snapshot
+from indexing.storage import open_storage
 from jobs import config, refresh
 from jobs.models import resolve_model
 from jobs.progress import Progress
@@ -81,7 +82,7 @@ def report(result: refresh.Result, used: config.Config) -> None:
     print("chunks", dict(result.chunks), "reasons", dict(result.reasons))
     print("tokens", dict(result.tokens))
     print("seconds", dict(result.seconds))
-    snapshot = serving.open(used.corpus)
+    snapshot = open_snapshot(open_storage(used.corpus))
     for entry in snapshot.manifest.rejected:
         print("quarantined", entry["id"], entry["reason"])
     tokenizer = FileTokenizer(resolve_model(used.embedding))

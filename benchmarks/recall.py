@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from enrichment.prompts import PromptKind
-from indexing import serving
 from indexing.search import Mode
+from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import Storage, open_storage
 from jobs import config, refresh
 from jobs.progress import Progress
@@ -43,7 +43,7 @@ def main() -> None:
         if options.ledger and variant.context.strategy == "situate":
             lay_in(options.ledger, open_storage(variant.corpus))
         refresh.refresh(variant, Progress(show=sys.stderr.isatty()))
-        snapshot = serving.open(variant.corpus)
+        snapshot = open_snapshot(open_storage(variant.corpus))
         for mode in MODES:
             means = recalls(snapshot, questions[: options.limit], mode)
             print(f"{name:52} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
@@ -68,7 +68,7 @@ def variants(base: config.Config, prompts: Sequence[PromptKind]) -> Iterable[tup
         yield strategy, dataclasses.replace(base, context=context, corpus=f"{base.corpus}-{strategy}")
 
 
-def recalls(snapshot: serving.Snapshot, questions: Sequence[dict], mode: Mode) -> list[float]:
+def recalls(snapshot: Snapshot, questions: Sequence[dict], mode: Mode) -> list[float]:
     """Mean recall at each cut."""
     totals = [0.0] * len(CUTS)
     for question in questions:

@@ -33,7 +33,7 @@ from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import Encoding, FakeTokenizer, FileTokenizer, Tokenizer
 from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, manifest, older, staging
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import open_storage
 from jobs.config import Config
 from jobs.models import resolve_model

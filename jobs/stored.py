@@ -9,7 +9,7 @@ from typing import Any
 
 from enrichment import documents
 from enrichment.documents import FormatName, Loaded
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 
 FORMAT = "stored"
 """In the place of a reference's format; its `file` is then the stored document's whole source."""

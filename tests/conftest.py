@@ -16,7 +16,7 @@ from s3_proxy import S3Proxy
 
 from indexing import dead, heartbeat, layout, lexical, live, manifest, tables
 from indexing.manifest import Manifest, SegmentEntry
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage, Storage, open_storage
 from jobs import carrying, config, counts, difference, local_flow, refresh, retries, sources
 from jobs.difference import Asked, Plan

@@ -21,7 +21,7 @@ from typing import Any
 
 from indexing import dead, ledger_parts, manifest, tables
 from indexing.manifest import Manifest
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage, Storage
 
 TESTS = Path(__file__).parent

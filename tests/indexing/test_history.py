@@ -13,7 +13,7 @@ import pytest
 from enrichment.errors import ConfigError, OperationError, PublishGateError
 from indexing import heartbeat, history, layout, manifest
 from indexing.heartbeat import AlreadyRunningError
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage
 
 

@@ -14,7 +14,7 @@ import pytest
 from enrichment.errors import ConfigError, OperationError
 from indexing import layout, lexical, segments, tables
 from indexing.manifest import SegmentEntry
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import DirectoryStorage
 

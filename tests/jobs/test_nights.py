@@ -18,7 +18,7 @@ from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
 from enrichment.tokens import FakeTokenizer
 from indexing import layout, tables
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from jobs import refresh, show
 from jobs.difference import Asked
 

@@ -15,7 +15,7 @@ import pytest
 from enrichment.errors import ConfigError, OperationError
 from indexing import erasure, heartbeat, layout, ledger_parts, live, manifest, traces
 from indexing.heartbeat import AlreadyRunningError
-from indexing.serving import Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage, Storage, open_storage
 from indexing.verification import verify
 from jobs.purge import purge

@@ -13,8 +13,9 @@ import pytest
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import layout, manifest, serving
+from indexing.passages import Passage
 from indexing.search import Mode
-from indexing.serving import Passage, Snapshot
+from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage, Storage, open_storage
 
 WORDS = ["payment", "clause", "tenant", "roof", "insurance", "notice", "garden", "winter", "boiler", "deposit"]
