@@ -1,8 +1,9 @@
 """What a night costs: `python benchmarks/nights.py [--documents 100000 --changed 0.01 --nights 60]`.
 
 Without `--documents`: nights on a copy of `examples/handbook`, one kind of change each, through all steps in this process
-with the fake engine and the fake embedder. With it: so many generated documents of about 10 kB (`--bytes`), and nights on
-each of which the share `--changed` of them gets a changed paragraph in the middle; on Ray, or in this process with `--local`.
+with the fake engine and the fake embedder, or with `--real` on Ray with the models of `examples/handbook.yaml`. With it: so
+many generated documents of about 10 kB (`--bytes`), and nights on each of which the share `--changed` of them gets a changed
+paragraph in the middle; on Ray, or in this process with `--local`.
 
 Printed for each night: model calls and embeddings (what the ledger gained), bytes written (objects that are there afterwards
 and were not before; of them compaction's), segments, dead rows, seconds in all and after the comparison, and the median search.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import yaml
 
 from indexing import heartbeat, layout, manifest
 from indexing.snapshot import open_snapshot
@@ -175,10 +177,13 @@ def handbook(corpus: Corpus) -> None:
     corpus.night("rename 1", lambda docs: _move(docs / names[3], docs / "renamed.md"))
     corpus.night("touch all", touch)
     corpus.night("metadata of 1", change_metadata)
-    quote = {"context": {"strategy": "situate", "prompt": "quote"}}
+    quote = {"context": {**corpus.settings.get("context", {"strategy": "situate"}), "prompt": "quote"}}
     corpus.night("another prompt", lambda docs: None, **quote)
     corpus.night(
-        "another embedder", lambda docs: None, **quote, embedding={"name": "fake", "passage_prefix": "passage: "}
+        "another embedder",
+        lambda docs: None,
+        **quote,
+        embedding={**corpus.settings["embedding"], "passage_prefix": "passage: "},
     )
 
 
@@ -225,15 +230,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--changed", type=float, default=0.01, help="the share that changes a night")
     parser.add_argument("--nights", type=int, default=1)
     parser.add_argument("--local", action="store_true", help="generated ones in this process, without Ray")
+    parser.add_argument("--real", action="store_true", help="the handbook with real models, on Ray")
     parser.add_argument("--no-compaction", action="store_true", help="let nothing fall due")
     options = parser.parse_args(arguments)
     print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
     with tempfile.TemporaryDirectory(prefix="situate-nights-") as root, contextlib.ExitStack() as stack:
         fake = {"name": "fake"}
-        settings = {"corpus": f"{root}/corpus", "documents": {"uri": f"{root}/docs"}, "embedding": fake, "model": fake}
+        models = yaml.safe_load(HANDBOOK.with_suffix(".yaml").read_text()) if options.real else {}
+        settings = {"embedding": fake, "model": fake, **models}
+        settings |= {"corpus": f"{root}/corpus", "documents": {"uri": f"{root}/docs"}}
         if options.no_compaction:
             settings["compaction"] = {"dead_share": 1.0, "pile": 1_000_000}
-        on_ray = options.documents and not options.local
+        on_ray = options.real or (options.documents and not options.local)
         if on_ray:
             stack.enter_context(flow.cluster(None))
         corpus = Corpus(Path(root), settings, flow if on_ray else local_flow)
