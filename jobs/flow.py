@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from enrichment.errors import OperationError, SituateError
 from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, is_remote, open_storage
+from jobs import memory
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
@@ -230,7 +231,10 @@ def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
 
 def _build_segment(run: Run, task: Callable[[Storage], SegmentEntry]) -> SegmentEntry:
     run.enter()
-    return task(open_storage(run.config.corpus))
+    try:
+        return task(open_storage(run.config.corpus))
+    finally:
+        memory.give_back()  # the next segment may be another worker's
 
 
 def _results(futures: list[Any]) -> Any:

@@ -17,7 +17,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, live, manifest, staging
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
-from jobs import carrying, counts, difference, flow, publication, retries, sources
+from jobs import carrying, counts, difference, flow, memory, publication, retries, sources
 from jobs.carrying import Task
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
@@ -121,12 +121,14 @@ def night(
     """
     storage = checked.storage
     plan = planned(previous, config, checked, progress, workers, asked)
+    memory.give_back()
     if previous is not None and not plan.due:
         return unchanged(config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
     with progress.recording(storage, run.id):
         with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
             settled, enrichment = enrich(run, plan, workers, progress)
+        memory.give_back()  # for those who build the segments
         with progress.stage("index", 0):
             carried = carrying.carry(storage, plan, settled, config)
             staged = carrying.staged_tasks(run.id, settled, config, checked.dimension)
