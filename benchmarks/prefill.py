@@ -52,7 +52,7 @@ def main() -> None:
         report = {"command": shlex.join(["python", *sys.argv]), "threads": threads(options.replicas)}
         report["results"] = measure(options, Path(scratch))
     print(f"    {report['command']}\n\n{table(report['results'])}\n")
-    for line in (*report["threads"], *skipped(report["results"])):
+    for line in (*report["threads"], *skipped(report["results"]), *paired(report["results"])):
         print(f"* {line}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=1))
@@ -69,6 +69,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--replicas", nargs="+", type=int, choices=(1, 2), default=[1])
     parser.add_argument("--cache", nargs="+", choices=("ample", "squeezed"), default=["ample"])
     parser.add_argument("--only", default="a,b,c,d", help="variants, such as a,d")
+    parser.add_argument("--besides", nargs="+", default=[], help="more cells, such as quote:b")
     parser.add_argument("--repeat", type=int, default=1, help="rounds")
     parser.add_argument("--json", type=Path, help="write all figures of all rounds here")
     for name in ("--run-variant", "--prompts", "--out"):  # for the processes that this one starts
@@ -84,8 +85,10 @@ def measure(options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
         prefill_prompts.copy_first(options.data, options.limit, scratch / "documents")
         options.data = scratch / "documents"
     kinds = ("causal", "quote") if "both" in options.prompt else tuple(options.prompt)
-    facts = {kind: prepared(options, kind, scratch) for kind in kinds}
+    besides = [tuple(pair.split(":")) for pair in options.besides]
+    facts = {kind: prepared(options, kind, scratch) for kind in {*kinds, *(kind for kind, _ in besides)}}
     cells = list(itertools.product(kinds, options.replicas, options.cache, options.only.split(",")))
+    cells += [(kind, options.replicas[0], options.cache[0], variant) for kind, variant in besides]
     rounds: dict[tuple[Any, ...], list[dict[str, Any]]] = {cell: [] for cell in cells}
     for number, cell in itertools.product(range(options.repeat), cells):
         found = run_child(options, dict(zip(CELL, cell, strict=True)), scratch)
@@ -177,6 +180,22 @@ def skipped(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for r in results
         if "skipped" in r
     ]
+
+
+def paired(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ours against each other cell, round by round: the median of the ratios of wall times, and all of them."""
+    timed = [result for result in results if "wall_s" in result]
+    lines = []
+    for ours, other in itertools.product([r for r in timed if r["variant"] == "a"], timed):
+        if other["variant"] != "a":
+            ratios = [a["wall_s"] / b["wall_s"] for a, b in zip(ours["rounds"], other["rounds"], strict=True)]
+            names = [" ".join(str(cell[key]) for key in CELL[:-1]) for cell in (ours, other)]
+            each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            lines.append(
+                f"wall, ours ({names[0]}) / {NAMES[other['variant']]} ({names[1]}):"
+                f" median {statistics.median(ratios):.2f} of {each}"
+            )
+    return lines
 
 
 def threads(replicas: Sequence[int]) -> list[str]:
