@@ -231,7 +231,12 @@ def _search(options: argparse.Namespace) -> int:
         raise ConfigError("the query is empty; write a question or some words")
     snapshot = serving.open(options.corpus)
     passages = snapshot.search(
-        options.query, options.k, options.mode, options.window, options.within == "section", options.budget
+        options.query,
+        options.k,
+        options.mode,
+        window=options.window,
+        within_section=options.within == "section",
+        budget=options.budget,
     )
     result = {"snapshot": snapshot.manifest.sequence, "passages": [passage.as_dict() for passage in passages]}
     _print(options, result, lambda record: console.passages(record, options.query))
