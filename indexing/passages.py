@@ -14,6 +14,7 @@ class PassageHit:
     heading_path: tuple[str, ...]
     dense: float | None
     lexical: float | None
+    rerank: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Status
 from enrichment.strategies import UNGROUNDED
-from indexing import dense, disk, layout, lexical, tables
+from indexing import analyzers, dense, disk, layout, lexical_build, tables
 from indexing.manifest import FileEntry, SegmentEntry, digest
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
@@ -37,7 +37,7 @@ class IndexOptions:
     dense: Literal["auto", "flat"] = "auto"
     dense_text: tuple[TextField, ...] = ("header", "body")
     lexical_text: tuple[TextField, ...] = ("context", "header", "body")
-    language: str = "en"
+    language: str = analyzers.AUTO
     rows_per_segment: int = 500_000
 
     def __post_init__(self) -> None:
@@ -47,7 +47,8 @@ class IndexOptions:
                 raise ConfigError(
                     f"index.{name} must list each of context, header, body at most once, and one at least"
                 )
-        lexical.check_language(self.language)
+        if self.language != analyzers.AUTO:
+            analyzers.check_language(self.language)
         if self.rows_per_segment < 1:
             raise ConfigError(f"index.rows_per_segment is {self.rows_per_segment}; it must be at least 1")
 
@@ -128,7 +129,7 @@ def _index(
     dense.build(matrix, target / layout.DENSE)
     (target / layout.LEXICAL).mkdir()
     texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
-    num_texts = lexical.build(texts, segment_id, target / layout.LEXICAL, options.language)
+    num_texts = lexical_build.build(texts, segment_id, target / layout.LEXICAL, options.language)
     for what, wanted, found, name in (
         ("vectors", vectors.num_rows, len(matrix), "dense"),
         ("rows", rows.num_rows, num_texts, "lexical"),

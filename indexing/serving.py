@@ -7,7 +7,7 @@ serving. What is replaced is closed when its last query has ended. No Ray, no vL
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from indexing import manifest
@@ -51,10 +51,17 @@ class Corpus:
                 self._users[snapshot] -= 1
             self._close_unused()
 
-    def search(self, query: str, k: int = 10, mode: Mode = "hybrid", **widened: Any) -> list[Passage]:
+    def search(self, query: str, k: int = 10, mode: Mode = "hybrid", **how: Any) -> list[Passage]:
         """The passages of the k best rows; see `Snapshot.search`."""
         with self.using(mode) as snapshot:
-            return snapshot.search(query, k, mode, **widened)
+            return snapshot.search(query, k, mode, **how)
+
+    def search_many(
+        self, queries: Sequence[str], k: int = 10, mode: Mode = "hybrid", **how: Any
+    ) -> list[list[Passage]]:
+        """The passages of each of many queries, from one snapshot; see `Snapshot.search_many`."""
+        with self.using(mode) as snapshot:
+            return snapshot.search_many(queries, k, mode, **how)
 
     def document(self, document_id: str) -> dict[str, Any]:
         """A document's stored record; see `Snapshot.document`."""

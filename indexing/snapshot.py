@@ -6,10 +6,10 @@ is refused by name. The text that is returned is always original text; context i
 
 import bisect
 import functools
-import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,18 @@ import pyarrow as pa
 from enrichment.embed import Embedder, EmbeddingOptions, open_embedder
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Span
+from enrichment.rerank import RerankOptions, open_reranker
 from indexing import dead, layout, manifest, tables
 from indexing.dense import DenseIndex
+from indexing.filters import NO_FILTER, Filter, Mask
+from indexing.fusion import Fusion, options_of
 from indexing.lexical import LexicalIndex
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
+from indexing.originals import Originals, Slice
 from indexing.passages import Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
-from indexing.storage import MissingObjectError, Storage, is_remote
+from indexing.storage import MissingObjectError, Storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
@@ -43,6 +47,8 @@ class Snapshot:
         self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
         self._rows = [self._table(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
         self._ids = [table["id"].to_pylist() for table in self._documents]
+        self._originals = Originals(storage, found.segments, self._documents, self._files)
+        self._options = options_of(found.config)
 
     def open_indexes(self, mode: Mode = "hybrid") -> Indexes:
         """What a search in a mode needs, opened once: a lexical search needs no embedder; else it loads beside the JVM."""
@@ -75,9 +81,16 @@ class Snapshot:
             self._open_lexical(),
             [self._table(segment, layout.VECTORS, schema, ["row"])["row"].to_numpy() for segment in segments],
             {s.id: np.flatnonzero(d.rows) for s, d in zip(segments, self._dead, strict=True) if d.rows.any()},
-            lambda query: self._embedder.embed_queries([query]),
+            lambda queries: self._embedder.embed_queries(queries),
             self._row_order,
+            self._admitted,
+            self._options.fused_by,
         )
+
+    def _admitted(self, filters: Filter) -> list[Mask]:
+        """The rows that a filter lets through, by segment."""
+        tables_of_segments = zip(self._documents, self._rows, strict=True)
+        return [filters.rows(documents, rows.num_rows) for documents, rows in tables_of_segments]
 
     @functools.cached_property
     def _embedder(self) -> Embedder:
@@ -90,17 +103,46 @@ class Snapshot:
             )
         return embedder
 
-    def search(
+    def search(self, query: str, k: int = 10, mode: Mode = "hybrid", **how: Any) -> list[Passage]:
+        """The passages of one query; see `search_many` for the parameters."""
+        return self.search_many([query], k, mode, **how)[0]
+
+    def search_many(
         self,
-        query: str,
+        queries: Sequence[str],
         k: int = 10,
         mode: Mode = "hybrid",
         window: int = 0,
         within_section: bool = False,
         budget: int | None = None,
-    ) -> list[Passage]:
-        """Search, widen every hit by `window` chunks, keep to `budget` code points of text, merge what touches."""
-        hits = self.open_indexes(mode).search(query, k, mode)
+        filters: Filter = NO_FILTER,
+        fusion: Fusion | None = None,
+        rerank: RerankOptions | None = None,
+    ) -> list[list[Passage]]:
+        """For each query: search what passes `filters`, rerank, widen each of the k hits by `window` chunks, keep to `budget`
+        code points of text, merge what touches. `fusion` overrides what the configuration says; reranked hits come first,
+        by their new scores.
+        """
+        depth = max(k, rerank.depth) if rerank else k
+        found = self.open_indexes(mode).search_many(queries, depth, mode, filters, fusion)
+        if rerank:
+            found = [self._reranked(query, hits, rerank)[:k] for query, hits in zip(queries, found, strict=True)]
+        return [self._passages(hits, window, within_section, budget) for hits in found]
+
+    def _reranked(self, query: str, hits: Sequence[Hit], options: RerankOptions) -> list[Hit]:
+        """The first `depth` hits in order of the cross-encoder's scores, ties in the order they had; the others behind them."""
+        best = hits[: options.depth]
+        records = [self._rows[hit.segment].slice(hit.row, 1).to_pylist()[0] for hit in best]
+        slices = [
+            Slice(*self._owner(hit), row["byte_start"], row["byte_end"]) for hit, row in zip(best, records, strict=True)
+        ]
+        texts = self._originals.read(slices)
+        passages = [f"{row['header'] or ''}\n{text}".strip() for row, text in zip(records, texts, strict=True)]
+        scores = open_reranker(options.name).scores(query, passages)
+        scored = [replace(hit, rerank=score) for hit, score in zip(best, scores, strict=True)]
+        return [*sorted(scored, key=lambda hit: -(hit.rerank or 0.0)), *hits[options.depth :]]
+
+    def _passages(self, hits: Sequence[Hit], window: int, within_section: bool, budget: int | None) -> list[Passage]:
         owners = [self._owner(hit) for hit in hits]
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
         spans = []
@@ -112,7 +154,13 @@ class Snapshot:
         kept = within_budget(spans, budget)
         hits, spans = [hits[place] for place in kept], [spans[place] for place in kept]
         places = {number: owner for owner, number in numbers.items()}
-        return [self._passage(places[s.document], s, hits) for s in merge(spans)]
+        stretches = merge(spans)
+        slices = [self._slice(places[stretch.document], stretch) for stretch in stretches]
+        texts = self._originals.read(slices)
+        return [
+            self._passage(places[stretch.document], stretch, hits, text)
+            for stretch, text in zip(stretches, texts, strict=True)
+        ]
 
     def span_of(self, hit: Hit) -> tuple[str, int, int]:
         """A hit's document id and its chunk's span in code points."""
@@ -144,21 +192,7 @@ class Snapshot:
         segment, place = self._find(document_id)
         document = self._document(segment, place)
         start, end = span or (0, document["length"])
-        name = layout.segment(self.manifest.segments[segment].id, layout.ORIGINALS)
-        if not is_remote(self.storage.uri):
-            self._check_originals(segment)
-            return self.storage.get_range(name, document["offset"] + start, end - start).decode()
-        data = self.storage.get_range(name, document["offset"], document["length"])
-        if hashlib.sha256(data).hexdigest() != document["text_sha256"]:
-            raise OperationError(
-                f"{self.storage.uri}/{name} does not hold the text of {document_id}: it is damaged; restore it or roll back"
-            )
-        return data[start:end].decode()
-
-    @functools.cache  # noqa: B019 - a snapshot lives as long as its process or is dropped whole
-    def _check_originals(self, segment: int) -> None:
-        """Originals on a local disk are verified whole at their first use; remote ones are not fetched whole."""
-        self._files.named(self.manifest.segments[segment], layout.ORIGINALS)
+        return self._originals.read([Slice(segment, place, start, end)])[0]
 
     def _find(self, document_id: str) -> tuple[int, int]:
         for segment, ids in enumerate(self._ids):
@@ -195,33 +229,30 @@ class Snapshot:
         return rows["document_id"][row].as_py(), rows["chunk_index"][row].as_py()
 
     def _neighbours(self, segment: int, place: int) -> list[Neighbour]:
-        document = self._document(segment, place)
-        rows = self._rows[segment].slice(document["first_row"], document["num_rows"])
+        rows = self._rows_of(segment, place)
         columns = (rows[name].to_pylist() for name in ("start", "end", "heading_path"))
         return [Neighbour(Span(start, end), tuple(path)) for start, end, path in zip(*columns, strict=True)]
 
-    def _passage(self, owner: tuple[int, int], stretch: Stretch, hits: Sequence[Hit]) -> Passage:
-        segment, place = owner
+    def _rows_of(self, segment: int, place: int) -> pa.Table:
         document = self._document(segment, place)
-        rows = self._rows[segment].slice(document["first_row"], document["num_rows"]).to_pylist()
+        return self._rows[segment].slice(document["first_row"], document["num_rows"])
+
+    def _slice(self, owner: tuple[int, int], stretch: Stretch) -> Slice:
+        """The bytes of a stretch of a document."""
+        rows = self._rows_of(*owner).select(["start", "end", "byte_start", "byte_end"]).to_pylist()
         start = min(row["byte_start"] for row in rows if row["start"] == stretch.span.start)
-        end = max(row["byte_end"] for row in rows if row["end"] == stretch.span.end)
+        return Slice(*owner, start, max(row["byte_end"] for row in rows if row["end"] == stretch.span.end))
+
+    def _passage(self, owner: tuple[int, int], stretch: Stretch, hits: Sequence[Hit], text: str) -> Passage:
+        document, rows = self._document(*owner), self._rows[owner[0]]
         inside = []
         for hit in (hits[number] for number in stretch.hits):
-            row = rows[hit.row - document["first_row"]]
+            row = rows.slice(hit.row, 1).to_pylist()[0]
+            scores = hit.dense, hit.lexical, hit.rerank
             inside.append(
-                PassageHit(
-                    row["chunk_index"], hit.score, row["context"], tuple(row["heading_path"]), hit.dense, hit.lexical
-                )
+                PassageHit(row["chunk_index"], hit.score, row["context"], tuple(row["heading_path"]), *scores)
             )
-        return Passage(
-            document["id"],
-            document["title"],
-            *stretch.span,
-            self.original(document["id"], (start, end)),
-            inside[0].score,
-            tuple(inside),
-        )
+        return Passage(document["id"], document["title"], *stretch.span, text, inside[0].score, tuple(inside))
 
     def _open_dense(self) -> DenseIndex:
         paths = [(s.id, self._files.named(s, layout.DENSE)) for s in self.manifest.segments]
@@ -229,7 +260,8 @@ class Snapshot:
 
     def _open_lexical(self) -> LexicalIndex:
         directories = [(s.id, self._files.below(s, layout.LEXICAL)) for s in self.manifest.segments]
-        return LexicalIndex.open(directories, self.manifest.config["index"]["language"])
+        language = self.manifest.config["index"]["language"]
+        return LexicalIndex.open(directories, language, self._options.bm25_k1, self._options.bm25_b)
 
     def _table(self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         return tables.read(self._files.named(segment, name), schema, columns)

@@ -4,7 +4,7 @@ A window is the hit's neighbours by chunk index in the same document, so it neve
 stops it where the heading path changes. Merged passages keep every hit and rank by their best one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from enrichment.records import Span
@@ -73,16 +73,3 @@ def within_budget(hits: Sequence[tuple[int, Span]], budget: int | None) -> list[
         if sum(stretch.span.end - stretch.span.start for stretch in merged) <= budget:
             kept.append(place)
     return kept
-
-
-def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[int]], constant: int = 60) -> dict[int, float]:
-    """Fused scores by item: the sum over rankings of 1 / (constant + rank), ranks from 1.
-
-    Source: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning
-    methods", SIGIR 2009; the constant 60 is theirs.
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings.values():
-        for rank, item in enumerate(ranking, 1):
-            scores[item] = scores.get(item, 0.0) + 1.0 / (constant + rank)
-    return scores

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from enrichment.errors import ConfigError, PublishGateError, SituateError
-from jobs import native_output
+from jobs import native_output, search_command
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("corpus")
     added.add_argument("--watch", action="store_true", help="repeat until the run is over")
     added.add_argument("--max-age", type=float, metavar="HOURS", help="exit 1 if the last success is older")
-    added = command("search", _search, "search a corpus; the answer is original text")
-    added.add_argument("corpus")
-    added.add_argument("query")
-    added.add_argument("-k", type=int, default=5, help="hits, before neighbours merge (default 5)")
-    added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], default="hybrid", help="default hybrid")
-    added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side of a hit (default 0)")
-    added.add_argument("--within", choices=["section"], help="stop windows at headings")
-    added.add_argument("--budget", type=int, help="most code points of text in all; no passage is cut")
+    search_command.add_arguments(command("search", _search, "search a corpus; the answer is original text"))
     added = command("show", _show, "a document or a chunk: original and context side by side")
     added.add_argument("corpus")
     added.add_argument("document")
@@ -221,25 +214,9 @@ def _upkeep(options: argparse.Namespace) -> int:
 
 
 def _search(options: argparse.Namespace) -> int:
-    from indexing import serving
     from jobs import console
 
-    for name, value, least in (("-k", options.k, 1), ("--window", options.window, 0), ("--budget", options.budget, 1)):
-        if value is not None and value < least:
-            raise ConfigError(f"{name} is {value}; it must be at least {least}")
-    if not options.query.strip():
-        raise ConfigError("the query is empty; write a question or some words")
-    snapshot = serving.open(options.corpus)
-    passages = snapshot.search(
-        options.query,
-        options.k,
-        options.mode,
-        window=options.window,
-        within_section=options.within == "section",
-        budget=options.budget,
-    )
-    result = {"snapshot": snapshot.manifest.sequence, "passages": [passage.as_dict() for passage in passages]}
-    _print(options, result, lambda record: console.passages(record, options.query))
+    _print(options, search_command.run(options), lambda record: console.passages(record, options.query))
     return DONE
 
 

@@ -18,6 +18,7 @@ from enrichment.formats.aliases import first_alias
 from enrichment.split import SplitOptions
 from enrichment.strategies import ContextOptions
 from indexing.compaction import CompactionOptions
+from indexing.fusion import SearchOptions
 from indexing.segments import IndexOptions
 
 
@@ -74,6 +75,7 @@ class Config:
     index: IndexOptions = field(default_factory=IndexOptions)
     limits: LimitOptions = field(default_factory=LimitOptions)
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
@@ -91,7 +93,7 @@ class Config:
     def content_fingerprint(self) -> str:
         """Changes with every setting that can change a row, a vector or an index: not with replicas or limits."""
         settings = self.as_dict()
-        for section in ("corpus", "limits", "compaction"):
+        for section in ("corpus", "limits", "compaction", "search"):
             settings.pop(section)
         settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
         # What a server offers is in the model's fingerprint; where it is, and how it is used, changes no answer.
@@ -179,6 +181,7 @@ _SECTIONS: tuple[type, ...] = (
     EmbeddingOptions,
     IndexOptions,
     CompactionOptions,
+    SearchOptions,
 )
 
 

@@ -5,7 +5,7 @@ creation of the manifest, last; whatever happens before it, readers see the prev
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, live, manifest, staging
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
-from jobs import carrying, counts, difference, flow, memory, publication, retries, sources
+from jobs import carrying, counts, defaults, difference, flow, memory, publication, retries, sources
 from jobs.carrying import Task
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
@@ -120,9 +120,9 @@ def night(
     Raises LostRaceError if another snapshot was published meanwhile.
     """
     storage = checked.storage
-    plan = planned(previous, config, checked, progress, workers, asked)
+    plan, config, checked = planned(previous, config, checked, progress, workers, asked)
     memory.give_back()
-    if previous is not None and not plan.due:
+    if previous is not None and not plan.due and not defaults.restated(config, previous):
         return unchanged(config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
     with progress.recording(storage, run.id):
@@ -182,16 +182,20 @@ def check(config: Config) -> Checked:
 
 def planned(
     previous: Manifest | None, config: Config, checked: Checked, progress: Progress, workers: Workers, asked: Asked
-) -> Plan:
-    """Read the sources and compare; what both found but nobody needs again is gone when this returns."""
+) -> tuple[Plan, Config, Checked]:
+    """Read the sources and compare, by settings that leave nothing open; what else was found is gone when this returns."""
     with progress.stage("read", len(checked.listing.files)):
         refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
     if not refs.num_rows:
         raise ConfigError(
             f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"
         )
+    config = defaults.with_language(config, previous, refs["id"])
+    checked = replace(checked, fingerprints={**checked.fingerprints, "content": config.content_fingerprint()})
+    limit = config.limits.deleted
     with progress.stage("compare", refs.num_rows):
-        return difference.plan(checked.storage, previous, refs, checked.fingerprints, config.limits.deleted, asked)
+        plan = difference.plan(checked.storage, previous, refs, checked.fingerprints, limit, asked)
+    return plan, config, checked
 
 
 def new_run(run_id: str, config: Config, checked: Checked, plan: Plan, asked: Asked) -> Run:

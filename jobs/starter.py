@@ -15,7 +15,7 @@ split: {{by: tokens, size: 200, overlap: 0, min_size: 64}}
 context: {{strategy: situate, prompt: causal, max_output_tokens: 64}}   # strategy: header costs no model time
 model: {{name: smollm2-135m-instruct, max_model_len: 8192}}            # any Hugging Face id or local directory
 embedding: {{name: all-minilm-l6-v2}}
-index: {{dense_text: [header, body], lexical_text: [context, header, body], language: en}}
+index: {{dense_text: [header, body], lexical_text: [context, header, body], language: auto}}
 limits: {{fallback: 0.15, quarantined: 0.01}}
 """
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from s3_proxy import S3Proxy
 
-from indexing import dead, heartbeat, layout, lexical, live, manifest, tables
+from indexing import dead, heartbeat, layout, lexical_build, live, manifest, tables
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.snapshot import Snapshot
 from indexing.storage import DirectoryStorage, Storage, open_storage
-from jobs import carrying, config, counts, difference, local_flow, refresh, retries, sources
+from jobs import carrying, config, counts, defaults, difference, local_flow, refresh, retries, sources
 from jobs.difference import Asked, Plan
 from jobs.progress import Progress
 from jobs.refresh import Result
@@ -88,6 +88,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         listing = sources.list_files(parsed.documents)
         scanned = [sources.scan_file(listing.root, file, parsed.documents.max_bytes) for file in listing.files]
         refs = sources.resolve(pa.concat_tables(scanned))
+        parsed = defaults.with_language(parsed, None, refs["id"])
         fingerprint = refresh.check_models(parsed)[1].get("model")
         run = Run(f"run-{next(numbers)}", parsed, listing.root, model_fingerprint=fingerprint)
         half = -(-refs.num_rows // 2)
@@ -230,7 +231,7 @@ def three_nights(first_nights: DirectoryStorage, tmp_path: Path) -> ThreeNights:
 @pytest.fixture
 def no_lexical(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments without Java, for tests that are not about searching."""
-    monkeypatch.setattr(lexical, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts))
+    monkeypatch.setattr(lexical_build, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts))
 
 
 @pytest.fixture(scope="session")

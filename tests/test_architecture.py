@@ -18,7 +18,7 @@ DOORS = {
     "openai": {"enrichment/endpoint.py"},
     "pyserini": set(),
     "ray": {"jobs/flow.py", "jobs/relay.py", "jobs/submit.py"},
-    "sentence_transformers": {"enrichment/embed.py"},
+    "sentence_transformers": {"enrichment/embed.py", "enrichment/rerank.py"},
     "sentencex": {"enrichment/sentences.py"},
     "vllm": {"enrichment/vllm_engine.py"},
 }

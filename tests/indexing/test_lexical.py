@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import jvm, lexical
+from indexing import analyzers, jvm, lexical_build
 from indexing.lexical import LexicalIndex
 
 WORDS = ["payment", "clause", "tenant", "roof", "insurance", "notice", "garden", "winter", "boiler", "deposit"]
@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("segments")
     parts = {"a": A, "b": B, "empty": [], "one": A + B, "tied": TIED, "hard": HARD}
     with ThreadPoolExecutor(2) as pool:
-        counts = pool.map(lambda name: lexical.build(parts[name], name, root / name, "en"), parts)
+        counts = pool.map(lambda name: lexical_build.build(parts[name], name, root / name, "en"), parts)
         assert dict(zip(parts, counts, strict=True)) == {name: len(texts) for name, texts in parts.items()}
     return {name: root / name for name in parts}
 
@@ -152,9 +152,9 @@ def test_languages_have_the_analyzers_that_anserini_builds_with(tmp_path: Path) 
         return {entry.getKey(): entry.getValue() for entry in entries}
 
     known = jvm.in_jvm(anserini)
-    assert set(known) - set(lexical.ANALYZERS) == {"th"}
-    assert {code: name for code, name in lexical.ANALYZERS.items() if known.get(code, name) != name} == {}
-    lexical.build(["東京都の家賃", "大阪の冬"], "zh", tmp_path / "zh", "zh")
+    assert set(known) - set(analyzers.ANALYZERS) == {"th"}
+    assert {code: name for code, name in analyzers.ANALYZERS.items() if known.get(code, name) != name} == {}
+    lexical_build.build(["東京都の家賃", "大阪の冬"], "zh", tmp_path / "zh", "zh")
     index = LexicalIndex.open([("zh", tmp_path / "zh")], "zh")
     assert [hit.row for hit in index.search("家賃", 5)] == [0]
     index.close()
@@ -162,7 +162,7 @@ def test_languages_have_the_analyzers_that_anserini_builds_with(tmp_path: Path) 
 
 def test_an_unknown_language_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'xx'.*\bde\b.*\ben\b"):
-        lexical.build(["a"], "s", tmp_path / "s", "xx")
+        lexical_build.build(["a"], "s", tmp_path / "s", "xx")
     with pytest.raises(ConfigError):
         LexicalIndex.open([], "xx")
 
@@ -208,10 +208,10 @@ def test_rows_that_need_more_than_one_flush_are_refused(tmp_path: Path, monkeypa
     monkeypatch.setenv("SITUATE_JVM_HEAP", "32m")
     texts = (" ".join(f"w{row}x{word}" for word in range(100)) for row in range(4000))
     with pytest.raises(OperationError, match="segment s: 4000 rows .* order is lost: raise SITUATE_JVM_HEAP"):
-        lexical.build(texts, "s", tmp_path / "s", "en")
+        lexical_build.build(texts, "s", tmp_path / "s", "en")
     monkeypatch.setenv("SITUATE_JVM_HEAP", "plenty")
     with pytest.raises(ConfigError, match="plenty"):
-        lexical.build(["a"], "s", tmp_path / "s", "en")
+        lexical_build.build(["a"], "s", tmp_path / "s", "en")
 
 
 def test_java_home_is_used_if_its_java_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,4 +222,4 @@ def test_java_home_is_used_if_its_java_is_new_enough(tmp_path: Path, monkeypatch
         (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
         assert (jvm.java_home() == tmp_path) is chosen
     with pytest.raises(OperationError, match=r"segment s: cannot start .*bin/java"):
-        lexical.build(["a"], "s", tmp_path / "s", "en")
+        lexical_build.build(["a"], "s", tmp_path / "s", "en")

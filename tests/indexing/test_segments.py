@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import layout, lexical, segments, tables
+from indexing import layout, lexical_build, segments, tables
 from indexing.manifest import SegmentEntry
 from indexing.snapshot import Snapshot
 from indexing.staging import STAGED_DOCUMENTS
@@ -177,7 +177,7 @@ def test_an_index_with_one_row_less_does_not_build(
     build_edited: Callable[[Edit], SegmentEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lexical, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts) - 1)
+        patch.setattr(lexical_build, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts) - 1)
         with pytest.raises(OperationError, match="15 rows but 14 in its lexical index"):
             build_edited(lambda found: None)
     as_matrix = segments.as_matrix
@@ -194,7 +194,7 @@ def test_any_fields_of_a_row_can_be_embedded(stage: Callable[..., Any], no_lexic
 
 
 def test_nothing_is_uploaded_by_a_build_that_fails(stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexical, "build", lambda *arguments: 0)
+    monkeypatch.setattr(lexical_build, "build", lambda *arguments: 0)
     staged = stage({"a.txt": "One. Two."})
     with pytest.raises(OperationError):
         staged.publish()

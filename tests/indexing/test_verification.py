@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import dead, dense, layout, ledger_parts, lexical, manifest, tables
+from indexing import dead, dense, layout, ledger_parts, lexical_build, manifest, tables
 from indexing.manifest import Manifest
 from indexing.segments import as_matrix
 from indexing.storage import DirectoryStorage, open_storage
@@ -266,7 +266,7 @@ def test_a_lucene_index_with_a_row_less_is_named(storage: DirectoryStorage) -> N
         segment_id = path.parent.name
         texts = tables.read(path.parent / layout.ROWS, tables.ROWS)["text"].to_pylist()
         shutil.rmtree(path)
-        lexical.build(texts[:-1], segment_id, path, "en")
+        lexical_build.build(texts[:-1], segment_id, path, "en")
 
     for sequence in (1, 2):
         storage.delete(layout.manifest(sequence))

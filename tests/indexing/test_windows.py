@@ -1,11 +1,11 @@
-"""Windows over real splits, merging and budgets by hand, fusion by hand."""
+"""Windows over real splits, merging and budgets by hand."""
 
 import pytest
 
 from enrichment.documents import Place, Record, load
 from enrichment.records import Document, DocumentId, Heading, Span
 from enrichment.split import SplitOptions, split
-from indexing.windows import Neighbour, Stretch, merge, reciprocal_rank_fusion, widen, within_budget
+from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
 
 def neighbours(text: str, headings: tuple[Heading, ...] = (), **options: object) -> list[Neighbour]:
@@ -101,13 +101,6 @@ def test_a_budget_keeps_the_best_hit_when_its_neighbours_do_not_fit() -> None:
     assert within_budget(hits, 100) == [0]
     assert within_budget(hits, 200) == [0, 1], "shared text counts once"
     assert within_budget(hits, 190) == [0, 2]
-
-
-def test_reciprocal_rank_fusion_by_hand() -> None:
-    fused = reciprocal_rank_fusion({"dense": [5, 6, 7], "lexical": [7, 5, 8]})
-    assert fused == pytest.approx({5: 1 / 61 + 1 / 62, 6: 1 / 62, 7: 1 / 63 + 1 / 61, 8: 1 / 63})
-    assert sorted(fused, key=lambda item: -fused[item]) == [5, 7, 6, 8]
-    assert reciprocal_rank_fusion({"dense": [1], "lexical": []}, constant=0) == {1: 1.0}
 
 
 def test_a_huge_window_is_the_document() -> None:
