@@ -96,6 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--single-writer", action="store_true", help="go on with a store that ignores conditional writes"
     )
+    added = command("plan", _plan, "what a refresh would do and cost; touches nothing")
+    added.add_argument("config", type=Path)
+    added.add_argument("--address", help="as of refresh")
+    added.add_argument("--sample", type=float, default=1.0, metavar="SHARE", help="look at this share of the work")
+    added.add_argument(
+        "--tokens-per-s", type=float, metavar="N", help="read and written, all replicas (default: as in earlier runs)"
+    )
+    added.add_argument("--dollars-per-hour", type=float, metavar="N", help="of all machines together")
     added = command("status", _status, "the run in progress, or the last one")
     added.add_argument("corpus")
     added.add_argument("--watch", action="store_true", help="repeat until the run is over")
@@ -180,6 +188,16 @@ def _refresh(options: argparse.Namespace) -> int:
     for sentence in result.exceeded:
         print(f"situate: {'published, but ' if result.published else ''}{sentence}", file=sys.stderr)
     return LIMIT_EXCEEDED if result.exceeded else DONE
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from jobs import config, console, plan
+    from jobs.progress import Progress
+
+    prices = plan.Prices(options.tokens_per_s, options.dollars_per_hour)
+    found = plan.plan(config.load(options.config), Progress(), options.address, options.sample, prices)
+    _print(options, found.as_dict(), console.planned)
+    return DONE
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -76,6 +76,53 @@ def refreshed(record: Record, corpus: str) -> RenderableType:
     return Panel(body, title=head, title_align="left", border_style="green")
 
 
+def planned(record: Record) -> RenderableType:
+    """What a refresh would do."""
+    grid, error = Table.grid(padding=(0, 2)), record["error"]
+
+    def about(name: str, number: int) -> str:
+        return f"{number:,} ± {error[name]:,}" if name in error else f"{number:,}"
+
+    grid.add_row("documents", _counts(record["documents"], (*_DOCUMENT_COUNTS, "work")))
+    why = ", ".join(f"{number:,} {name}" for name, number in record["why"].items() if number)
+    changed = f" (changed: {', '.join(record['settings'])})" if record["settings"] else ""
+    grid.add_row("because", Text((why or "nothing changed") + changed))
+    chunks = record["chunks"]
+    named = ("generated", "reused", "skipped", "failed")
+    parts = ", ".join(f"{about(name, chunks[name])} {name}" for name in named if chunks[name] or name == "generated")
+    grid.add_row("chunks", Text(f"{chunks['total']:,} in all; of {about('chunks', chunks['work'])}: {parts}"))
+    if chunks["oversized_documents"]:
+        grid.add_row(
+            "", Text(f"{about('oversized', chunks['oversized_documents'])} documents are longer than the model")
+        )
+    tokens = record["tokens"]
+    grid.add_row(
+        "prompt tokens",
+        Text(
+            f"{tokens['computed']:,} to compute of {about('prompt', tokens['prompt'])}; ideal"
+            f" {about('ideal', tokens['ideal'])}, {about('block_rounding', tokens['block_rounding'])} block rounding;"
+            f" {tokens['output']:,} to write"
+        ),
+    )
+    embeddings = record["embeddings"]
+    grid.add_row(
+        "embeddings",
+        Text(
+            f"{about('embedded', embeddings['embedded'])} to make for {about('texts', embeddings['texts'])} texts;"
+            f" {about('split_rows', embeddings['split_rows'])} rows are longer than the embedder's window"
+        ),
+    )
+    sizes = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in record["size_bytes"].items())
+    grid.add_row("MB to write", Text(sizes))
+    basis = record["basis"]
+    source = f"{basis['runs']} earlier runs" if basis["runs"] else "no earlier run"
+    hours = "unknown: state --tokens-per-s" if record["hours"] is None else f"{record['hours']:,.2f}"
+    dollars = "" if record["dollars"] is None else f", {record['dollars']:,.2f} dollars"
+    grid.add_row("hours", Text(f"{hours}{dollars} ({source}; {basis['output_tokens']:.0f} tokens per context)"))
+    share = "" if record["sample"] == 1 else f" (by {record['sample']:.0%} of the work, 95 % intervals)"
+    return Panel(grid, title=f"what a refresh would do{share}", title_align="left", border_style="green")
+
+
 def passages(record: Record, query: str) -> RenderableType:
     """Search results: original text, with context and heading path beside it."""
     if not record["passages"]:

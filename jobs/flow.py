@@ -5,6 +5,7 @@ enter and only summaries leave; text crosses Ray's object store once, between th
 replica, so a document's prompts share their prefix there.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -23,6 +24,7 @@ from enrichment.errors import OperationError, SituateError
 from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, is_remote, open_storage
 from jobs import memory
+from jobs.counting import CountDocuments
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
@@ -193,6 +195,21 @@ def object_store_bytes(dataset: Any) -> dict[str, int]:
     return found
 
 
+def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
+    """Count the work on all references, a core's share of the blocks in a task each."""
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_count)
+    blocks, cpus = plan_blocks(refs, 1), int(ray.cluster_resources().get("CPU", 1))
+    shares = [blocks[place::cpus] for place in range(min(cpus, len(blocks)))]
+    left, found = [remote.remote(run, share) for share in shares], []
+    while left:
+        (done,), left = ray.wait(left)
+        found += _results([done])
+        report({"documents": sum(table.num_rows for table in found), "chunks": 0})
+    return pa.concat_tables(found)
+
+
 def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:
     """Build a segment per task, side by side; in the order of the tasks."""
     import ray
@@ -227,6 +244,12 @@ def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
 
 def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
     return pa.concat_tables([scan_file(root, file, max_bytes) for file in files])
+
+
+def _count(run: Run, blocks: Sequence[pa.Table]) -> pa.Table:
+    counting = CountDocuments(run, lambda counts: None)
+    with asyncio.Runner() as runner:
+        return pa.concat_tables([runner.run(counting.counted(block)) for block in blocks])
 
 
 def _build_segment(run: Run, task: Callable[[Storage], SegmentEntry]) -> SegmentEntry:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, open_storage
+from jobs.counting import CountDocuments
 from jobs.flow import Enrichment, plan_blocks
 from jobs.sources import Listing, scan_file
 from jobs.steps import EnrichDocuments, Run
@@ -35,6 +36,13 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     with asyncio.Runner() as runner:
         summaries = [stage(runner.run(enrich(block))) for block in plan_blocks(refs, 1)]
     return Enrichment(pa.concat_tables(summaries), [enrich.facts()], {})
+
+
+def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
+    """Count the work on all references."""
+    counting = CountDocuments(run, lambda counts: None)
+    with asyncio.Runner() as runner:
+        return pa.concat_tables([runner.run(counting.counted(block)) for block in plan_blocks(refs, 1)])
 
 
 def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:

@@ -68,6 +68,9 @@ class Workers(Protocol):
     def build_segments(self, run: Run, tasks: Sequence[Task]) -> list[SegmentEntry]:
         """Carry out the tasks, in their order."""
 
+    def count(self, run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
+        """Of all references what `jobs/counting.py` counts, in no particular order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:

@@ -87,10 +87,11 @@ class _Prepared(NamedTuple):
 class EnrichDocuments:
     """References -> units. Holds the language model; documents of one call go through it back to back."""
 
-    def __init__(self, run: Run, report: Report) -> None:
+    def __init__(self, run: Run, report: Report, start: Callable[[ModelOptions], Engine] | None = None) -> None:
         run.enter()
         config = run.config
         self._run, self._report = run, report
+        self._start = start or start_engine
         self._storage = open_storage(config.corpus)
         self._ledger = ledger.ContextWriter(self._storage, run.id)
         self._reader = SourceReader(run.root)
@@ -116,7 +117,7 @@ class EnrichDocuments:
         else:
             directory = resolve_model(options)
             self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
-        self._engine = RestartableEngine(partial(start_engine, options))
+        self._engine = RestartableEngine(partial(self._start, options))
         strategy = Situate(
             self._engine,
             Prompts(self._model_tokenizer, chat, config.context.prompt),

@@ -5,7 +5,7 @@ out, whatever became of the document.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,35 @@ from enrichment.embed import Embedder, open_embedder, parts, vector_key
 from enrichment.records import DocumentId
 from indexing import disk, ledger, staging, tables
 from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
-from indexing.segments import text_fields
+from indexing.segments import TextField, text_fields
 from indexing.storage import Storage, open_storage
 from jobs.models import resolve_model
 from jobs.steps import Report, Run
 from jobs.summaries import summaries
 
 EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
+
+
+def texts_of(
+    rows: pa.Table, fields: Sequence[TextField], embedder: Embedder
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """What is embedded of rows: the texts, and of each its row's place and its number among that row's parts."""
+    leads = text_fields(rows, [name for name in fields if name != "body"])
+    bodies = text_fields(rows, ["body"] if "body" in fields else [])
+    texts: list[str] = []
+    owners: list[tuple[int, int]] = []
+    for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):
+        pieces = parts("\n".join(lead), "".join(body), embedder)
+        texts += pieces
+        owners += [(row, number) for number in range(len(pieces))]
+    return texts, owners
+
+
+def unpaid(texts: Sequence[str], embedder: Embedder, paid: Container[bytes]) -> tuple[list[bytes], list[int]]:
+    """The key of each text, and the places of those to embed: of equal ones the first."""
+    keys = [vector_key(embedder.passage_fingerprint, text) for text in texts]
+    missing = {key: place for place, key in reversed(list(enumerate(keys))) if key not in paid}
+    return keys, sorted(missing.values())
 
 
 class StageVectors:
@@ -45,15 +67,7 @@ class StageVectors:
         return summaries(units, part)
 
     def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
-        fields = self._run.config.index.dense_text
-        leads = text_fields(rows, [name for name in fields if name != "body"])
-        bodies = text_fields(rows, ["body"] if "body" in fields else [])
-        texts: list[str] = []
-        owners: list[tuple[int, int]] = []
-        for row, (lead, body) in enumerate(zip(leads, bodies, strict=True)):
-            pieces = parts("\n".join(lead), "".join(body), self._embedder)
-            texts += pieces
-            owners += [(row, number) for number in range(len(pieces))]
+        texts, owners = texts_of(rows, self._run.config.index.dense_text, self._embedder)
         documents = rows["document_id"].to_pylist()
         vectors = self._embed(texts, [documents[row] for row, _ in owners], part)
         schema = tables.vectors(self._embedder.dimension)
@@ -62,9 +76,7 @@ class StageVectors:
 
     def _embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
         """A vector per text, as float16 bytes; texts embedded before, here or in the ledger, are not embedded again."""
-        keys = [vector_key(self._embedder.passage_fingerprint, text) for text in texts]
-        missing = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._paid}
-        rows = sorted(missing.values())
+        keys, rows = unpaid(texts, self._embedder, self._paid)
         found = [
             self._embedder.embed_passages([texts[row] for row in batch]).astype(np.float16)
             for batch in (rows[start : start + EMBED_TEXTS] for start in range(0, len(rows), EMBED_TEXTS))

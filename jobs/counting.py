@@ -1,0 +1,74 @@
+"""What a refresh would do with each document, counted by the refresh's own steps: prompts are built, nothing is asked.
+
+References -> one row of counts per document, in their order (schema COUNTED). Neither the model nor the embedder is at
+work, and nothing is written.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from enrichment.embed import open_embedder
+from enrichment.engine import Engine, ModelOptions
+from enrichment.fake_engine import FakeEngine
+from enrichment.records import Context, Document, Status
+from indexing import ledger, staging
+from jobs.models import resolve_model
+from jobs.steps import EnrichDocuments, Report, Run
+from jobs.vectors import texts_of, unpaid
+
+NUMBERS = (
+    *("chunks", "skipped", "failed", "generated"),
+    *("prompt", "ideal", "block_rounding"),  # tokens of the prompts to ask, first attempts
+    *("texts", "embedded"),  # to have vectors, and of those to embed
+    *("split_rows", "oversized"),  # rows of several texts; 1 for a document of several scopes
+)
+COUNTED = pa.schema([("id", pa.string()), ("status", pa.string()), *((name, pa.int64()) for name in NUMBERS)])
+
+
+class CountDocuments(EnrichDocuments):
+    """References -> counts. Equal texts of two calls are counted twice, as two workers would embed them."""
+
+    def __init__(self, run: Run, report: Report) -> None:
+        # A policy on names would have every made-up answer asked for again; it is no part of a key.
+        context = replace(run.config.context, ungrounded="keep")
+        super().__init__(replace(run, config=replace(run.config, context=context)), report, _no_model)
+        self._embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
+        self._paid_vectors = ledger.read_vectors(self._storage, self._embedder.dimension, run.reuse.ids)
+
+    def _done(self, document: Document, context: Context) -> None:
+        """Nothing was written, so nothing is paid for."""
+
+    async def counted(self, refs: pa.Table) -> pa.Table:
+        """One row per reference."""
+        units = await self(refs)
+        rows = staging.rows_of(units)
+        owners = np.repeat(np.arange(units.num_rows), pc.list_value_length(units["rows"]).to_numpy())
+        texts, places = texts_of(rows, self._run.config.index.dense_text, self._embedder)
+        rows_of_texts = np.array([row for row, _ in places], np.int64)
+        _, to_embed = unpaid(texts, self._embedder, self._paid_vectors)
+
+        def per_document(of_rows: np.ndarray) -> np.ndarray:
+            return np.bincount(owners[of_rows], minlength=units.num_rows)
+
+        statuses = np.array(rows["status"].to_pylist(), dtype=object)
+        scopes = rows["scope_start"].to_numpy()
+        found = {
+            "chunks": per_document(np.arange(rows.num_rows)),
+            "skipped": per_document(np.flatnonzero(statuses == Status.SKIPPED)),
+            "failed": per_document(np.flatnonzero(statuses == Status.FAILED)),
+            "texts": per_document(rows_of_texts),
+            "embedded": per_document(rows_of_texts[to_embed]),
+            "split_rows": per_document(np.flatnonzero(np.bincount(rows_of_texts, minlength=rows.num_rows) > 1)),
+            "oversized": np.minimum(1, per_document(np.flatnonzero(scopes > 0))),
+        }
+        columns = {name: pa.array(values, pa.int64()) for name, values in found.items()}
+        columns |= {name: units[f"tokens_{name}"] for name in ("prompt", "ideal", "block_rounding")}
+        columns |= {"id": units["id"], "status": units["status"], "generated": units["generated"].cast(pa.int64())}
+        return pa.table([columns[field.name] for field in COUNTED], schema=COUNTED)
+
+
+def _no_model(options: ModelOptions) -> Engine:
+    return FakeEngine(options.max_model_len, options.block_tokens)
