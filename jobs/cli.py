@@ -96,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--single-writer", action="store_true", help="go on with a store that ignores conditional writes"
     )
+    added.add_argument(
+        "--max-tokens", type=float, metavar="N", help="to read and write; what is over waits for a later night"
+    )
+    added.add_argument("--max-minutes", type=float, metavar="N", help="the same, by the speed of earlier runs")
     added = command("plan", _plan, "what a refresh would do and cost; touches nothing")
     added.add_argument("config", type=Path)
     added.add_argument("--address", help="as of refresh")
@@ -182,7 +186,7 @@ def _refresh(options: argparse.Namespace) -> int:
     from jobs.progress import Progress
 
     loaded = config.load(options.config)
-    asked = Asked(options.allow_deletes, options.retry_failed)
+    asked = Asked(options.allow_deletes, options.retry_failed, options.max_tokens, options.max_minutes)
     result = refresh.refresh(loaded, Progress(), options.address, asked, options.single_writer)
     _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
     for sentence in result.exceeded:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from enrichment.documents import FormatName
 from enrichment.embed import EmbeddingOptions
@@ -43,6 +43,7 @@ class DocumentsOptions:
 class LimitOptions:
     """The `limits` section: shares above which a published refresh exits with status 3; how long nothing may move.
 
+    `order` says what goes first in a night that `refresh --max-tokens` or `--max-minutes` caps.
     A listing that lost more than the share `deleted` of the documents deletes nothing until it is told to.
     `stall_timeout_s` must be longer than the slowest single answer: no count moves before it is there.
     """
@@ -50,6 +51,7 @@ class LimitOptions:
     fallback: float = 0.15
     quarantined: float = 0.01
     deleted: float = 0.2
+    order: tuple[Literal["changed", "new"], Literal["small", "large"]] = ("changed", "small")
     stall_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ _DOCUMENT_COUNTS = (
     "renamed",
     "stale",
     "withheld",
+    "pending_new",
+    "pending_changed",
 )  # the first three after the total make it up; the others compare with the snapshot before
 _CHUNK_COUNTS = ("total", "ok", "ungrounded", "fallback", "failed", "skipped", "generated", "reused")
 _REJECTED_SHOWN = 10
@@ -231,4 +233,6 @@ def visible(text: str) -> str:
 
 
 def _counts(counts: Mapping[str, int], names: tuple[str, ...]) -> Text:
-    return Text(", ".join(f"{counts[name]:,} {name}" for name in names if counts.get(name) or name == "total"))
+    return Text(
+        ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in names if counts.get(name) or name == "total")
+    )

@@ -26,7 +26,7 @@ def count(census: pa.Table, plan: Plan, settled: Settled, preemptions: int = 0) 
     """The counts of the snapshot: documents and chunks of all its live documents (`census`, with COLUMNS), and why contexts
     were refused or failed; tokens of this run.
 
-    Of the documents, total = new + changed + unchanged + stale + withheld = indexed + empty + quarantined; `renamed` are
+    Of the documents, total = new + changed + unchanged + stale + withheld + pending_changed = indexed + empty + quarantined; `renamed` are
     among the new and the deleted ones. Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a
     reason for reading a prompt token.
     """
@@ -40,6 +40,8 @@ def count(census: pa.Table, plan: Plan, settled: Settled, preemptions: int = 0) 
         "renamed": changes.renamed,
         "stale": len(settled.stale),
         "withheld": changes.withheld,
+        "pending_new": changes.pending_new,
+        "pending_changed": changes.pending_changed,
         "indexed": statuses["indexed"],
         "quarantined": statuses["quarantined"],
         "empty": statuses["empty"],
@@ -70,7 +72,7 @@ def reconcile(
     documents, chunks = counts["documents"], counts["chunks"]
     live_documents = sum(s.num_documents for s in segments) - sum(d.num_documents for d in dead.values())
     live_rows = sum(s.num_rows for s in segments) - sum(d.num_rows for d in dead.values())
-    compared = sum(documents[name] for name in ("new", "changed", "unchanged", "stale", "withheld"))
+    compared = sum(documents[name] for name in ("new", "changed", "unchanged", "stale", "withheld", "pending_changed"))
     for what, left, right in (
         ("documents listed or kept and in the snapshot", plan.num_listed + plan.num_kept, documents["total"]),
         ("documents and what became of them", documents["total"], compared),

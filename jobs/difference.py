@@ -37,6 +37,8 @@ class Asked:
 
     allow_deletes: bool = False
     retry_failed: bool = False
+    max_tokens: float | None = None
+    max_minutes: float | None = None
 
 
 NOTHING_ASKED = Asked()
@@ -44,7 +46,9 @@ NOTHING_ASKED = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Documents against the previous snapshot, by id. `renamed` are among the new and the deleted ones."""
+    """Documents against the previous snapshot, by id. `renamed` are among the new and the deleted ones; the pending ones are
+    new or changed too, but wait for a later night and are counted nowhere else.
+    """
 
     new: int = 0
     changed: int = 0
@@ -52,6 +56,8 @@ class Changes:
     deleted: int = 0
     renamed: int = 0
     withheld: int = 0
+    pending_new: int = 0
+    pending_changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, live, manifest, staging
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage, open_storage
-from jobs import carrying, counts, defaults, difference, flow, memory, publication, retries, sources
+from jobs import caps, carrying, counts, defaults, difference, earlier_runs, flow, memory, publication, retries, sources
 from jobs.carrying import Task
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
@@ -128,6 +128,8 @@ def night(
     if previous is not None and not plan.due and not defaults.restated(config, previous):
         return unchanged(config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
+    if (cap := caps.allowed_tokens(storage, config, asked)) is not None:
+        plan = capped(run, plan, cap, workers, progress)
     with progress.recording(storage, run.id):
         with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
             settled, enrichment = enrich(run, plan, workers, progress)
@@ -225,6 +227,16 @@ def enrich(run: Run, plan: Plan, workers: Workers, progress: Progress) -> tuple[
     return settled, done
 
 
+def capped(run: Run, plan: Plan, cap: float, workers: Workers, progress: Progress) -> Plan:
+    """As much of the night's work as may be paid for; the rest is pending."""
+    if not plan.work.num_rows:
+        return plan
+    with progress.stage("count", plan.work.num_rows):
+        counted = workers.count(run, plan.work, progress.counts)
+    rates = earlier_runs.rates(open_storage(run.config.corpus), run.config.context.max_output_tokens)
+    return caps.within(plan, counted, cap, run.config, rates.output_tokens)
+
+
 def check_models(config: Config) -> tuple[int, dict[str, str]]:
     """Have both models at hand before anything is spent; the vectors' dimension and the fingerprints of the settings."""
     embedder = open_embedder(config.embedding, resolve_model(config.embedding))
@@ -239,8 +251,7 @@ def check_models(config: Config) -> tuple[int, dict[str, str]]:
 def unchanged(config: Config, previous: Manifest, plan: Plan, progress: Progress) -> Result:
     """Nothing to do: the previous snapshot stands."""
     counted = {name: dict(values) for name, values in previous.counts.items()}
-    compared = {name: getattr(plan.changes, name) for name in ("new", "changed", "unchanged", "deleted", "renamed")}
-    counted["documents"] |= compared | {"withheld": plan.changes.withheld}
+    counted["documents"] |= asdict(plan.changes)
     counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
     counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
     return Result(

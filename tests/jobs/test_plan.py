@@ -13,6 +13,7 @@ from enrichment.errors import ConfigError
 from indexing import manifest
 from jobs import cli, config, local_flow, plan, refresh
 from jobs.counting import COUNTED, NUMBERS
+from jobs.difference import Asked
 from jobs.plan import NO_PRICES, Estimate, Prices
 from jobs.progress import Progress
 
@@ -149,3 +150,57 @@ def test_bad_shares_and_prices_are_refused(nights: Any, tmp_path: Path, capsys: 
         assert given[0] in json.loads(capsys.readouterr().out)["error"]
     with pytest.raises(ConfigError, match="--sample leaves 0 of 1"):
         planned(nights, sample=1e-9)
+
+
+def test_a_capped_night_leaves_the_rest_pending_and_the_next_ones_do_it(nights: Any) -> None:
+    """Changed before new, small before large; the old version serves meanwhile; nothing is lost or paid for twice."""
+    nights.write(**{name: text(name, *RULES) for name in ("ash", "birch", "cedar")})
+    nights.refresh()
+    nights.write(ash=text("ash", "Now.", *RULES), birch=text("birch", "Now.", *RULES, *RULES))
+    nights.write(fir=text("fir", *RULES[:2]), larch=text("larch", *RULES))
+    whole = planned(nights)
+    first = nights.refresh(Asked(max_tokens=1))
+    documents = first.documents
+    assert (documents["changed"], documents["new"]) == (1, 0), "one always goes on: the smallest changed one"
+    assert (documents["pending_changed"], documents["pending_new"]) == (1, 2)
+    assert documents["total"] == 3 and nights.manifest.counts["documents"]["pending_new"] == 2
+    snapshot = nights.open()
+    assert snapshot.original("ash.md").startswith("# Ash\n\nNow.")
+    assert "Now." not in snapshot.original("birch.md"), "yesterday's version serves"
+    generated = [first.chunks["generated"]]
+    while (result := nights.refresh(Asked(max_tokens=1))).published:
+        generated.append(result.chunks["generated"])
+    assert len(generated) == 4 and sum(generated) == whole.chunks["generated"]
+    assert nights.open().original("birch.md").startswith("# Birch\n\nNow.")
+    assert nights.manifest.counts["documents"]["total"] == 5
+    assert nights.manifest.counts["documents"]["pending_new"] == 0
+
+
+def test_a_cap_holds_and_free_work_never_waits(nights: Any) -> None:
+    nights.write(**{f"d{number}": text(f"d{number}", *RULES) for number in range(8)})
+    whole = planned(nights)
+    cap = (whole.tokens["computed"] + whole.tokens["output"]) / 2
+    first = nights.refresh(Asked(max_tokens=cap))
+    assert 0 < first.documents["pending_new"] < 8
+    spent = first.tokens["computed"] + first.chunks["generated"] * whole.basis["output_tokens"]
+    assert spent <= cap < spent * 8 / first.documents["new"] * (first.documents["new"] + 1)
+    (nights.docs / "d0.md").rename(nights.docs / "renamed.md")
+    second = nights.refresh(Asked(max_tokens=1))
+    assert second.documents["renamed"] == 1 and second.documents["deleted"] == 1
+
+
+def test_what_goes_first_can_be_said(nights: Any) -> None:
+    nights.write(small=text("small", *RULES[:2]), large=text("large", *RULES))
+    result = nights.refresh(Asked(max_tokens=1), limits={"order": ["new", "large"]})
+    assert result.documents["new"] == 1 and nights.open().document("large.md")["status"] == "indexed"
+
+
+def test_caps_that_say_nothing_are_refused(nights: Any) -> None:
+    nights.write(ash=text("ash", *RULES))
+    with pytest.raises(ConfigError, match="--max-minutes needs an earlier run"):
+        nights.refresh(Asked(max_minutes=1))
+    with pytest.raises(ConfigError, match="--max-tokens is 0"):
+        nights.refresh(Asked(max_tokens=0))
+    nights.refresh()
+    with pytest.raises(ConfigError, match="none can wait"):
+        nights.refresh(Asked(max_tokens=5), context={"strategy": "situate", "prompt": "quote"})
