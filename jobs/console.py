@@ -233,6 +233,5 @@ def visible(text: str) -> str:
 
 
 def _counts(counts: Mapping[str, int], names: tuple[str, ...]) -> Text:
-    return Text(
-        ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in names if counts.get(name) or name == "total")
-    )
+    shown = [name for name in names if counts.get(name) or name == "total"]
+    return Text(", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in shown))

@@ -26,9 +26,9 @@ def count(census: pa.Table, plan: Plan, settled: Settled, preemptions: int = 0) 
     """The counts of the snapshot: documents and chunks of all its live documents (`census`, with COLUMNS), and why contexts
     were refused or failed; tokens of this run.
 
-    Of the documents, total = new + changed + unchanged + stale + withheld + pending_changed = indexed + empty + quarantined; `renamed` are
-    among the new and the deleted ones. Of the tokens, computed = ideal + block_rounding + retries + evicted: each is a
-    reason for reading a prompt token.
+    Of the documents, total = new + changed + unchanged + stale + withheld + pending_changed = indexed + empty + quarantined;
+    `renamed` are among the new and the deleted ones, pending new ones are in no snapshot yet. Of the tokens, computed = ideal
+    + block_rounding + retries + evicted: each is a reason for reading a prompt token.
     """
     statuses, changes, stale = _tally(census["status"]), plan.changes, settled.tonight.values()
     documents = {
