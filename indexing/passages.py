@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PassageHit:
-    """A hit inside a passage: its chunk, and what was generated for it."""
+    """A hit inside a passage: its chunk, what was generated for it, and where it is in the document, in code points."""
 
     chunk_index: int
     score: float
@@ -14,6 +14,8 @@ class PassageHit:
     heading_path: tuple[str, ...]
     dense: float | None
     lexical: float | None
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
