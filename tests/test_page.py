@@ -245,7 +245,7 @@ def test_modes_stand_side_by_side_with_their_ranks_and_the_address_says_what_is_
 def test_hostile_text_is_shown_as_text(browser: Any, address: str, corpus: Corpus, name: str) -> None:
     hostile = HOSTILE[name]
     document_id = f"{name} {hostile}"
-    browser.get(f"{address}/?q=zebra+{name}&k=50")
+    browser.get(f"{address}/?q=zebra+{name}&mode=lexical&k=100")
     find(browser, "a.hit")
     link = browser.execute_script(
         "return [...document.querySelectorAll('a.hit')].find((link) => link.dataset.id === arguments[0])", document_id
@@ -277,7 +277,7 @@ def shown(original: str) -> str:
 
 
 def test_a_direction_mark_cannot_reach_what_stands_beside_it(browser: Any, address: str) -> None:
-    browser.get(f"{address}/?q=zebra+bidi&k=50")
+    browser.get(f"{address}/?q=zebra+bidi&mode=lexical&k=100")
     find(browser, "a.hit")
     left = browser.execute_script("return document.body.innerText.match(/[\u202a-\u202e\u2066-\u2069]/g)")
     assert left is None

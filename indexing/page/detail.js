@@ -40,12 +40,16 @@ async function load() {
     title(answer);
     await render();
   } catch (error) {
-    document.getElementById("detail-title").replaceChildren("This cannot be shown");
-    document.getElementById("detail-where").replaceChildren();
-    view.replaceChildren(make("p", { class: "problem", role: "alert" }, nodes(error.message)));
+    complain(error);
   } finally {
     view.removeAttribute("aria-busy");
   }
+}
+
+function complain(error) {
+  document.getElementById("detail-title").replaceChildren("This cannot be shown");
+  document.getElementById("detail-where").replaceChildren();
+  view.replaceChildren(make("p", { class: "problem", role: "alert" }, nodes(error.message)));
 }
 
 function title({ document: found, chunk }) {
@@ -158,7 +162,7 @@ async function append(list, from, withStart = false) {
   if (next < answer.document.num_chunks) {
     const more = button(`${number(answer.document.num_chunks - next)} more`, true, async () => {
       more.remove();
-      await append(list, next);
+      await append(list, next).catch(complain);
     });
     list.after(more);
   }
@@ -194,7 +198,7 @@ function widen(window) {
 function choose(tab) {
   shown.name = tab.dataset.view;
   tab.focus();
-  if (shown.answer) render();
+  if (shown.answer) render().catch(complain);
 }
 
 for (const tab of tabs) tab.addEventListener("click", () => choose(tab));

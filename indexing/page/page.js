@@ -15,7 +15,8 @@ const DEFAULTS = { mode: "hybrid", k: "10", window: "0", within: "" };
 let snapshot = null;
 let searched = null; // the search whose results are shown, as an address
 let running = null;
-let opener = null; // what had the focus when a hit was opened
+let opener = null; // the link of the hit that is open
+let moveOn = false; // whether the focus goes to the first hit once it is there
 
 /** What the address asks for. */
 function state() {
@@ -86,6 +87,8 @@ async function search(wanted) {
     said.replaceChildren();
   }
   results.removeAttribute("aria-busy");
+  if (moveOn) results.querySelector("a.hit")?.focus({ preventScroll: true });
+  moveOn = false;
 }
 
 function sentence(lists, milliseconds) {
@@ -151,12 +154,13 @@ function askAgain() {
   for (const name of ["mode", "k", "window", "within"]) fields[name] = given.get(name) ?? "";
   const to = address(fields);
   if (to !== address(state()) || searched === null) go(to);
+  else results.querySelector("a.hit")?.focus({ preventScroll: true });
 }
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
+  moveOn = true;
   askAgain();
-  results.querySelector("a.hit")?.focus({ preventScroll: true });
 });
 form.addEventListener("change", (event) => {
   if (event.target !== field && field.value.trim()) askAgain();
@@ -178,7 +182,10 @@ dialog.addEventListener("cancel", (event) => {
 dialog.addEventListener("click", (event) => {
   if (event.target === dialog) leave(); // the backdrop
 });
-dialog.addEventListener("close", () => opener?.isConnected && opener.focus());
+dialog.addEventListener("close", () => {
+  if (state().doc !== undefined) history.replaceState(null, "", searchAddress(state())); // Esc twice asks nobody
+  if (opener?.isConnected) opener.focus();
+});
 
 function leave() {
   go(searchAddress(state()));
