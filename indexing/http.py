@@ -214,5 +214,5 @@ def _sentence(problem: Any) -> str:
         case "string_pattern_mismatch":
             return f"{name} is empty; write a question or some words"
     given = repr(problem["input"])
-    message = problem["msg"].removeprefix("Input should be ").removeprefix("String should ")
-    return f"{name} is {given if len(given) <= 80 else given[:80] + '...'}; it should be {message}"
+    message = problem["msg"].replace("Input should", "it should", 1).replace("String should", "it should", 1)
+    return f"{name} is {given if len(given) <= 80 else given[:80] + '...'}; {message}"

@@ -81,9 +81,10 @@ def served(uri: str, *options: str, before: str = "", **environment: str) -> Ite
 
 def addresses(pid: int) -> set[str]:
     """Where a process listens, from the kernel's tables: addresses as they stand there, in hexadecimal."""
-    links = [
-        os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink() and link.exists() or True
-    ]
+    links = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            links.append(os.readlink(descriptor))
     inodes = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
     found = set()
     for table in ("tcp", "tcp6"):
