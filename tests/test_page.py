@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Stage
 
 from enrichment import guards
 from enrichment.engine import Completion
@@ -44,7 +43,7 @@ Eighteen weeks are paid in full. The rest is paid at sixty percent.
 
 
 @pytest.fixture(scope="module")
-def corpus(stage: Stage) -> Iterator[Corpus]:
+def corpus(stage: Any) -> Iterator[Corpus]:
     """A handbook, and documents that are hostile in text, title, id, heading and (the guards being off) context."""
     records = [
         {"id": f"{name} {text}", "title": f"{name} {text}", "text": f"# {text}\n\n{text} first. {text} second."}

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Nights, Stage, text_of
 from starlette.testclient import TestClient
 
 from enrichment.errors import OperationError
@@ -37,8 +36,13 @@ Vinegar takes scale off a kettle. Rinse it twice. Do not drink the water.
 """
 
 
+def text_of(name: str) -> str:
+    """A document with a few sentences of its own."""
+    return f"# {name}\n\n" + "".join(f"Rule {n} of {name} holds for each thing in it. " for n in range(6))
+
+
 @pytest.fixture(scope="module")
-def corpus(stage: Stage) -> Iterator[Corpus]:
+def corpus(stage: Any) -> Iterator[Corpus]:
     """A document with two sections, one with a single chunk, a dozen with awkward ids."""
     odd = [{"id": name, "text": f"Odd number {place} is here. It has a name."} for place, name in enumerate(IDS)]
     files = {"roof.md": ROOF, "one.txt": "One sentence alone.", "odd.jsonl": "\n".join(map(json.dumps, odd))}
@@ -131,7 +135,7 @@ def test_the_snapshot_says_what_it_is_and_that_fake_models_made_it(corpus: Corpu
     assert (answer["dense_text"], answer["lexical_text"]) == (["header", "body"], ["context", "header", "body"])
 
 
-def test_a_model_that_was_not_asked_is_not_called_fake(stage: Stage) -> None:
+def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
     staged = stage({"a.md": text_of("alder")}, context={"strategy": "header"})
     staged.publish()
     assert client_of(serving.open(staged.storage.uri)).get("/snapshot").json()["fake"] == ["embedding"]
@@ -317,7 +321,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_health_says_when_nothing_
         assert client.get("/search?q=roof&mode=lexical").status_code == 200
 
 
-def test_a_damaged_store_is_one_sentence_that_names_the_file(nights: Nights) -> None:
+def test_a_damaged_store_is_one_sentence_that_names_the_file(nights: Any) -> None:
     nights.write(alder=text_of("alder"))
     nights.refresh()
     corpus = serving.open(str(nights.root / "corpus"))
@@ -365,7 +369,7 @@ def test_metrics_count_by_route_and_status_and_no_one_can_add_routes(corpus: Cor
 
 
 def test_following_swaps_to_a_newer_snapshot_and_refuses_a_broken_one(
-    nights: Nights, caplog: pytest.LogCaptureFixture
+    nights: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "indexing.follower")
     nights.write(alder=text_of("alder"))

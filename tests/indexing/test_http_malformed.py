@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import schemathesis
 import uvicorn
-from conftest import Stage
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from starlette.testclient import TestClient
@@ -51,7 +50,7 @@ HEADERS = [
 
 
 @pytest.fixture(scope="module")
-def service(stage: Stage) -> Iterator[Service]:
+def service(stage: Any) -> Iterator[Service]:
     staged = stage({"a.md": "# Roof\n\nThe tenant repairs the roof. The landlord pays.", "b.md": "One."})
     staged.publish()
     corpus = serving.open(staged.storage.uri)

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import Stage, text_of
 
 from jobs import cli
 
@@ -34,8 +33,13 @@ Snapshot.search = slow
 """
 
 
+def text_of(name: str) -> str:
+    """A document with a few sentences of its own."""
+    return f"# {name}\n\n" + "".join(f"Rule {n} of {name} holds for each thing in it. " for n in range(6))
+
+
 @pytest.fixture(scope="module")
-def uri(stage: Stage) -> str:
+def uri(stage: Any) -> str:
     staged = stage({f"{name}.md": text_of(name) for name in ("alder", "birch")})
     staged.publish()
     return staged.storage.uri
