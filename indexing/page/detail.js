@@ -21,7 +21,7 @@ export async function open(id, chunk, words, snapshot, move) {
   shown = { id, chunk, window: 2, name: shown?.name ?? "place", words, snapshot, move };
   if (!dialog.open) {
     dialog.showModal();
-    view.focus();
+    tabs.find((tab) => tab.dataset.view === shown.name).focus();
   }
   await load();
 }

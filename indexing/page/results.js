@@ -58,7 +58,8 @@ function card(hit, place, words, address, ranks) {
 
 /** The hit's original, marked if its passage shows more than it. */
 function around({ passage, start, end }, words) {
-  const [before, text, behind] = cut(passage.text, start - passage.start, end - passage.start);
+  const parts = cut(passage.text, start - passage.start, end - passage.start);
+  const [before, text, behind] = parts.map((part) => part.replace(/\n\s*\n/g, "\n")); // blank lines say little on a card
   if (passage.hits.length > 1 || (!before && !behind)) return nodes(text.trim(), words);
   const head = Array.from(before.trimStart());
   const tail = Array.from(behind.trimEnd());
