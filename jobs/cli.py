@@ -231,9 +231,8 @@ def _search(options: argparse.Namespace) -> int:
     if not options.query.strip():
         raise ConfigError("the query is empty; write a question or some words")
     snapshot = serving.open(options.corpus)
-    passages = snapshot.search(
-        options.query, options.k, options.mode, options.window, options.within == "section", options.budget
-    )
+    widened = {"window": options.window, "within_section": options.within == "section", "budget": options.budget}
+    passages = snapshot.search(options.query, options.k, options.mode, **widened)
     result = {"snapshot": snapshot.manifest.sequence, "passages": [passage.as_dict() for passage in passages]}
     _print(options, result, lambda record: console.passages(record, options.query))
     return DONE
