@@ -12,10 +12,10 @@ class PassageHit:
     score: float
     context: str | None
     heading_path: tuple[str, ...]
-    dense: float | None
-    lexical: float | None
     start: int
     end: int
+    dense: float | None
+    lexical: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,10 +209,8 @@ class Snapshot:
         inside = []
         for hit in (hits[number] for number in stretch.hits):
             row = rows[hit.row - document["first_row"]]
-            path, span = tuple(row["heading_path"]), (row["start"], row["end"])
-            inside.append(
-                PassageHit(row["chunk_index"], hit.score, row["context"], path, hit.dense, hit.lexical, *span)
-            )
+            place = tuple(row["heading_path"]), row["start"], row["end"]
+            inside.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, hit.dense, hit.lexical))
         return Passage(
             document["id"],
             document["title"],

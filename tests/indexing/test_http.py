@@ -79,6 +79,17 @@ def test_k_counts_hits(client: TestClient) -> None:
     assert sum(len(passage["hits"]) for passage in answer["passages"]) == 2
 
 
+def test_a_hit_says_where_it_is_in_its_passage(corpus: Corpus, client: TestClient) -> None:
+    asked = {"q": "roof slates kettle", "k": "5", "window": "1", "mode": "lexical"}
+    passages = client.get("/search", params=asked).json()["passages"]
+    assert any(len(passage["hits"]) > 1 for passage in passages)
+    for passage in passages:
+        for hit in passage["hits"]:
+            row = corpus.rows(passage["document_id"])[hit["chunk_index"]]
+            text = corpus.original(passage["document_id"], (row["byte_start"], row["byte_end"]))
+            assert passage["text"][hit["start"] - passage["start"] : hit["end"] - passage["start"]] == text
+
+
 def test_a_chunk_lies_in_its_window_by_code_points(client: TestClient) -> None:
     answer = client.get("/chunk", params={"id": "roof.md", "index": 1, "window": 1}).json()
     chunk, window = answer["chunk"], answer["window"]
