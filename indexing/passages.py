@@ -6,12 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PassageHit:
-    """A hit inside a passage: its chunk, and what was generated for it."""
+    """A hit inside a passage: its chunk, what was generated for it, and where it is in the document, in code points."""
 
     chunk_index: int
     score: float
     context: str | None
     heading_path: tuple[str, ...]
+    start: int
+    end: int
     dense: float | None
     lexical: float | None
     rerank: float | None = None

@@ -248,10 +248,9 @@ class Snapshot:
         inside = []
         for hit in (hits[number] for number in stretch.hits):
             row = rows.slice(hit.row, 1).to_pylist()[0]
+            place = tuple(row["heading_path"]), row["start"], row["end"]
             scores = hit.dense, hit.lexical, hit.rerank
-            inside.append(
-                PassageHit(row["chunk_index"], hit.score, row["context"], tuple(row["heading_path"]), *scores)
-            )
+            inside.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, *scores))
         return Passage(document["id"], document["title"], *stretch.span, text, inside[0].score, tuple(inside))
 
     def _open_dense(self) -> DenseIndex:

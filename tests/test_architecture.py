@@ -14,12 +14,15 @@ DOORS = {
     "boto3": {"indexing/s3.py"},
     "botocore": {"indexing/s3.py"},
     "faiss": {"indexing/dense.py"},
+    "fastapi": {"indexing/http.py"},
     "jnius": {"indexing/jvm.py", "indexing/lexical.py"},
     "openai": {"enrichment/endpoint.py"},
+    "prometheus_client": {"indexing/metrics.py"},
     "pyserini": set(),
     "ray": {"jobs/flow.py", "jobs/relay.py", "jobs/submit.py"},
     "sentence_transformers": {"enrichment/embed.py", "enrichment/rerank.py"},
     "sentencex": {"enrichment/sentences.py"},
+    "uvicorn": {"jobs/serve.py"},
     "vllm": {"enrichment/vllm_engine.py"},
 }
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
