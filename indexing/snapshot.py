@@ -23,6 +23,7 @@ from indexing.dense import DenseIndex
 from indexing.lexical import LexicalIndex
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
+from indexing.mapping import mapped
 from indexing.passages import Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
 from indexing.storage import MissingObjectError, Storage, is_remote
@@ -40,9 +41,8 @@ class Snapshot:
         self._dead = [dead.read(storage, segment, found.dead.get(segment.id)) for segment in found.segments]
         self._files = files or LocalFiles(storage)
         self._opening = threading.RLock()
-        self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
-        self._rows = [self._table(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
-        self._ids = [table["id"].to_pylist() for table in self._documents]
+        self._documents = [self._mapped(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
+        self._rows = [self._mapped(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
 
     def open_indexes(self, mode: Mode = "hybrid") -> Indexes:
         """What a search in a mode needs, opened once: a lexical search needs no embedder; else it loads beside the JVM."""
@@ -143,27 +143,27 @@ class Snapshot:
         """A document's text, or the bytes `[start, end)` of it, by one ranged read, verified."""
         segment, place = self._find(document_id)
         document = self._document(segment, place)
-        start, end = span or (0, document["length"])
+        return self._text(segment, document, span or (0, document["length"]))
+
+    def _text(self, segment: int, document: dict[str, Any], span: tuple[int, int]) -> str:
+        start, end = span
         name = layout.segment(self.manifest.segments[segment].id, layout.ORIGINALS)
         if not is_remote(self.storage.uri):
-            self._check_originals(segment)
+            # Verified whole, once; remote ones are not fetched whole.
+            self._files.named(self.manifest.segments[segment], layout.ORIGINALS)
             return self.storage.get_range(name, document["offset"] + start, end - start).decode()
         data = self.storage.get_range(name, document["offset"], document["length"])
         if hashlib.sha256(data).hexdigest() != document["text_sha256"]:
             raise OperationError(
-                f"{self.storage.uri}/{name} does not hold the text of {document_id}: it is damaged; restore it or roll back"
+                f"{self.storage.uri}/{name} does not hold the text of {document['id']}: it is damaged; restore it or roll back"
             )
         return data[start:end].decode()
 
-    @functools.cache  # noqa: B019 - a snapshot lives as long as its process or is dropped whole
-    def _check_originals(self, segment: int) -> None:
-        """Originals on a local disk are verified whole at their first use; remote ones are not fetched whole."""
-        self._files.named(self.manifest.segments[segment], layout.ORIGINALS)
-
     def _find(self, document_id: str) -> tuple[int, int]:
-        for segment, ids in enumerate(self._ids):
-            place = bisect.bisect_left(ids, document_id)
-            while place < len(ids) and ids[place] == document_id:
+        for segment, documents in enumerate(self._documents):
+            ids = documents["id"]
+            place = bisect.bisect_left(range(len(ids)), document_id, key=lambda place: ids[place].as_py())
+            while place < len(ids) and ids[place].as_py() == document_id:
                 quarantined = self._documents[segment]["status"][place].as_py() == "quarantined"
                 if not quarantined and not self._dead[segment].documents[place]:
                     return segment, place
@@ -203,22 +203,20 @@ class Snapshot:
     def _passage(self, owner: tuple[int, int], stretch: Stretch, hits: Sequence[Hit]) -> Passage:
         segment, place = owner
         document = self._document(segment, place)
-        rows = self._rows[segment].slice(document["first_row"], document["num_rows"]).to_pylist()
-        start = min(row["byte_start"] for row in rows if row["start"] == stretch.span.start)
-        end = max(row["byte_end"] for row in rows if row["end"] == stretch.span.end)
+        rows = self._rows[segment].slice(document["first_row"], document["num_rows"])
+        first, last = rows["start"].to_numpy() == stretch.span.start, rows["end"].to_numpy() == stretch.span.end
+        start = int(rows["byte_start"].to_numpy()[first].min())
+        end = int(rows["byte_end"].to_numpy()[last].max())
         inside = []
         for hit in (hits[number] for number in stretch.hits):
-            row = rows[hit.row - document["first_row"]]
-            inside.append(
-                PassageHit(
-                    row["chunk_index"], hit.score, row["context"], tuple(row["heading_path"]), hit.dense, hit.lexical
-                )
-            )
+            row = hit.row - document["first_row"]
+            index, context, path = (rows[name][row].as_py() for name in ("chunk_index", "context", "heading_path"))
+            inside.append(PassageHit(index, hit.score, context, tuple(path), hit.dense, hit.lexical))
         return Passage(
             document["id"],
             document["title"],
             *stretch.span,
-            self.original(document["id"], (start, end)),
+            self._text(segment, document, (start, end)),
             inside[0].score,
             tuple(inside),
         )
@@ -233,6 +231,13 @@ class Snapshot:
 
     def _table(self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         return tables.read(self._files.named(segment, name), schema, columns)
+
+    def _mapped(
+        self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None
+    ) -> pa.Table:
+        names = columns or schema.names
+        batches = tables.batches(self._files.named(segment, name), schema, names)
+        return mapped(batches, pa.schema([schema.field(column) for column in names]))
 
 
 def _starts(documents: pa.Table) -> np.ndarray:
@@ -249,8 +254,12 @@ def _opened_embedder(options: EmbeddingOptions) -> Embedder:
 
 def open_snapshot(storage: Storage, sequence: int | None = None, files: LocalFiles | None = None) -> Snapshot:
     """Open the newest snapshot in a store, or the one with the given sequence number. Raises ConfigError if there is none."""
+    return Snapshot(storage, find_manifest(storage, sequence), files)
+
+
+def find_manifest(storage: Storage, sequence: int | None = None) -> Manifest:
+    """The newest manifest, or the one with the given sequence number. Raises ConfigError if there is none."""
     try:
-        found = manifest.require_latest(storage) if sequence is None else manifest.load(storage, sequence)
+        return manifest.require_latest(storage) if sequence is None else manifest.load(storage, sequence)
     except MissingObjectError as error:
         raise ConfigError(f"{storage.uri} holds no snapshot {sequence}; see what lies in {layout.MANIFESTS}") from error
-    return Snapshot(storage, found, files)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from enrichment.errors import ConfigError, PublishGateError, SituateError
-from jobs import native_output
+from jobs import export, native_output
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("chunk", type=int, nargs="?")
     added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
     _add_upkeep(command)
+    export.add_arguments(command("export", _export, "write rows, contexts and vectors for other search systems"))
     added = command("submit", _submit, "run a refresh on a Ray cluster")
     added.add_argument("config", type=Path)
     added.add_argument("--address", required=True, help="the cluster's job server, such as http://127.0.0.1:8265")
@@ -244,6 +245,11 @@ def _show(options: argparse.Namespace) -> int:
     if options.window < 0:
         raise ConfigError(f"--window is {options.window}; it must be at least 0")
     _print(options, show.read(options.corpus, options.document, options.chunk, options.window), console.shown)
+    return DONE
+
+
+def _export(options: argparse.Namespace) -> int:
+    _print(options, export.run(options), export.line)
     return DONE
 
 
