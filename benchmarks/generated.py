@@ -1,6 +1,6 @@
 """Snapshots of generated documents, for what is measured of serving: real segments and indexes, without sources and models.
 
-Documents of ten chunks; a chunk is 120 words of a vocabulary of 5,000, used as unevenly as words are, and has a context of
+Documents of ten chunks; a chunk is 120 words of a vocabulary of 4,900, used as unevenly as words are, and has a context of
 40. The same numbers give the same documents.
 """
 
@@ -20,19 +20,21 @@ from jobs import config
 
 CHUNKS_PER_DOCUMENT, WORDS_PER_CHUNK, WORDS_PER_CONTEXT = 10, 120, 40
 _SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
+_VOCABULARY = np.array(
+    [_SYLLABLES[n % 70] + _SYLLABLES[n // 70] + _SYLLABLES[n * 31 % 70] for n in range(4900)], dtype=object
+)
 
 
-def words(rng: np.random.Generator, count: int) -> list[str]:
-    """So many words, the first of the vocabulary much more often than the last."""
-    ranks = (5000 ** rng.random(count)).astype(int)
-    base = len(_SYLLABLES)
-    return [_SYLLABLES[r % base] + _SYLLABLES[r // base % base] + _SYLLABLES[r * 31 % base] for r in ranks.tolist()]
+def words(rng: np.random.Generator, texts: int, length: int) -> list[str]:
+    """So many texts of `length` words, the first of the vocabulary much more often than the last."""
+    ranks = (len(_VOCABULARY) ** rng.random((texts, length))).astype(int) - 1
+    return [" ".join(row) for row in _VOCABULARY[ranks].tolist()]
 
 
 def queries(count: int) -> list[str]:
     """Questions of four words."""
     rng = np.random.default_rng(7)
-    return [" ".join(words(rng, 4)) for _ in range(count)]
+    return words(rng, count, 4)
 
 
 def publish(storage: Storage, chunks: int, rows_per_segment: int, embed: bool = True) -> Manifest:
@@ -80,8 +82,8 @@ def publish(storage: Storage, chunks: int, rows_per_segment: int, embed: bool = 
 
 
 def _part(rng: np.random.Generator, ids: Sequence[str], size: int, embedder: object, dimension: int) -> Part:
-    texts = [" ".join(words(rng, WORDS_PER_CHUNK)) + ".\n" for _ in range(size)]
-    contexts = [" ".join(words(rng, WORDS_PER_CONTEXT)) + "." for _ in range(size)]
+    texts = [text + ".\n" for text in words(rng, size, WORDS_PER_CHUNK)]
+    contexts = [text + "." for text in words(rng, size, WORDS_PER_CONTEXT)]
     owners = np.arange(size) // CHUNKS_PER_DOCUMENT
     index = np.arange(size) % CHUNKS_PER_DOCUMENT
     bounds = np.concatenate([[0], np.cumsum([len(text) for text in texts])])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import destination, export, layout, tables
+from indexing import destination, export, layout, lexical, tables
 from indexing.manifest import Manifest
 from indexing.storage import open_storage
 from jobs import cli
@@ -28,20 +29,34 @@ HOSTILE = ("../x", "/etc/passwd", "a//b", "é", "e\u0301", "line\nend", "🙂", 
 LONG = "kettle " * 700 + "end. And a second sentence."  # its first chunk has four vectors
 
 
-@pytest.fixture
-def corpus(nights: Any) -> Any:
-    """Two nights: rows with parts, without context and dead; a blank and a broken document; ids that mean mischief."""
-    records = [{"id": name, "title": None, "text": f"One of {i}. Two of {i}."} for i, name in enumerate(HOSTILE)]
+@pytest.fixture(scope="module")
+def corpus(nights_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two nights: rows with parts, without context and dead; a blank and a broken document; ids that mean mischief. Made once
+    and without Lucene; do not write to it.
+    """
+    nights = nights_in(tmp_path_factory.mktemp("nights"))
+    records: list[dict[str, Any]] = [
+        {"id": name, "title": None, "text": f"One of {i}. Two of {i}."} for i, name in enumerate(HOSTILE)
+    ]
     records.append({"id": "meta", "text": "First. Second.", "metadata": {"team": "Öl", "quote": '"'}})
     lines = "".join(json.dumps(record) + "\n" for record in records)
     nights.write(**{"made.jsonl": lines, "long": LONG, "single": "Only one chunk.", "blank.txt": " \n"})
     nights.write(**{"guide": "---\ntitle: Guide\ndate: 2026-03-01\n---\n# A\n\nOne. Two.\n\n## B\n\nThree. Four.\n"})
     nights.write(**{"broken.txt": b"\xfa\xfb is no text", "old": "It goes. Away."})
-    nights.refresh()
-    nights.write(old=None, guide="# A\n\nOne. Two.\n\n## B\n\nThree, changed. Four.\n")
-    nights.refresh()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lexical, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts))
+        nights.refresh()
+        nights.write(old=None, guide="# A\n\nOne. Two.\n\n## B\n\nThree, changed. Four.\n")
+        nights.refresh()
     assert len(nights.manifest.segments) == 2 and nights.manifest.dead
     return nights
+
+
+@pytest.fixture
+def copied(corpus: Any, nights_in: Callable[[Path], Any], tmp_path: Path) -> Any:
+    """The same, to be damaged."""
+    shutil.copytree(corpus.root, tmp_path / "copied")
+    return nights_in(tmp_path / "copied")
 
 
 def exported(corpus: Any, target: Path, form: str = "parquet", part_bytes: int = export.PART_BYTES) -> export.Exported:
@@ -131,7 +146,7 @@ def test_a_large_export_is_a_folder_of_numbered_files(
         names = sorted(path.name for path in folder.iterdir())
         assert len(result.files) > 2 and names == [destination.RECORD, *(file["name"] for file in result.files)]
         assert json.loads((folder / destination.RECORD).read_text())["files"] == result.files
-        assert os.stat(folder).st_mode & 0o777 == os.stat(tmp_path / "docs").st_mode & 0o777
+        assert os.stat(folder).st_mode & 0o777 == os.stat(corpus.docs).st_mode & 0o777
     assert pq.read_table(tmp_path / "parquet").equals(pq.read_table(tmp_path / "one.parquet"))
 
 
@@ -177,14 +192,14 @@ def test_counts_that_are_not_the_manifests_end_the_export_and_leave_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_row_without_a_vector_ends_the_export(corpus: Any, tmp_path: Path) -> None:
-    segment = corpus.manifest.segments[1]
-    path = Path(corpus.storage.uri) / layout.SEGMENTS / segment.id / layout.VECTORS
+def test_a_row_without_a_vector_ends_the_export(copied: Any, tmp_path: Path) -> None:
+    segment = copied.manifest.segments[1]
+    path = Path(copied.storage.uri) / layout.SEGMENTS / segment.id / layout.VECTORS
     table = tables.read(path, tables.vectors(64))
     tables.write(table.slice(1), path)
-    listed = with_file(corpus.manifest, 1, layout.VECTORS, path)
+    listed = with_file(copied.manifest, 1, layout.VECTORS, path)
     with pytest.raises(OperationError, match="no vector for row 0"), destination.opened(str(tmp_path / "x")) as where:
-        export.write(corpus.storage, listed, where, "parquet", lambda done: None)
+        export.write(copied.storage, listed, where, "parquet", lambda done: None)
     assert not (tmp_path / "x").exists()
 
 
@@ -203,13 +218,13 @@ def with_file(found: Manifest, place: int, name: str, path: Path) -> Manifest:
 
 
 @pytest.mark.parametrize("name", [layout.ROWS, layout.VECTORS, layout.DOCUMENTS])
-def test_a_damaged_file_ends_the_export_by_name(corpus: Any, tmp_path: Path, name: str) -> None:
-    path = Path(corpus.storage.uri) / layout.SEGMENTS / corpus.manifest.segments[0].id / name
+def test_a_damaged_file_ends_the_export_by_name(copied: Any, tmp_path: Path, name: str) -> None:
+    path = Path(copied.storage.uri) / layout.SEGMENTS / copied.manifest.segments[0].id / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     with pytest.raises(OperationError, match=f"{name} differs from its manifest"):
-        exported(corpus, tmp_path / "x")
+        exported(copied, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -253,11 +268,11 @@ def test_a_failed_export_to_s3_takes_back_what_it_uploaded(
 
 
 def test_a_full_disk_leaves_nothing(corpus: Any, tmp_path: Path) -> None:
-    """In a process that may write no file of more than 20 kB."""
+    """In a process that may write no file of more than 5 kB."""
     code = (
         "import resource, signal, sys; from jobs import cli\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.RLIM_INFINITY))\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     for form in ("parquet", "jsonl"):
