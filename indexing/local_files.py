@@ -1,10 +1,16 @@
 """A snapshot's files on this machine, each checked against the manifest before it is used.
 
-A directory's files are used where they lie; those of S3 are fetched once into the user's cache. Damage is named, never served.
+A directory's files are used where they lie; those of S3 are fetched once into the user's cache, which any number of processes
+share: a file appears there by a rename, whole and verified, and is never taken away from one that uses it. Damage is named,
+never served.
 """
 
+import contextlib
 import hashlib
+import os
+import secrets
 import shutil
+import time
 from pathlib import Path
 
 from enrichment import models
@@ -14,13 +20,17 @@ from indexing.manifest import FileEntry, SegmentEntry
 from indexing.segments import file_sha256
 from indexing.storage import Storage
 
+_FETCHING = "fetching"  # beside the segments: Lucene takes any `segments_1.part` in its folder for a commit of its own
+_ABANDONED_S = 86_400
+
 
 class LocalFiles:
-    """The files of one store's segments."""
+    """The files of one store's segments. Any number of threads may use it; what it has verified it does not read again."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._cache = models.cache_directory() / "corpora" / hashlib.sha256(storage.uri.encode()).hexdigest()[:24]
+        self._verified: set[tuple[str, int, int, int, int]] = set()
 
     def named(self, segment: SegmentEntry, name: str) -> Path:
         """One file of a segment by its name, verified."""
@@ -44,18 +54,42 @@ class LocalFiles:
         """A local file that is as the manifest says. Raises OperationError naming the file that is not."""
         name = layout.segment(segment.id, entry.name)
         cached = self._cache / name
-        if cached.is_file() and _is_as_listed(cached, entry):
+        if self._is_as_listed(cached, entry):
             return cached
-        cached.unlink(missing_ok=True)  # damage of the copy is no damage of the store
-        path = self._storage.fetch(name, cached)
-        where = f"{self._storage.uri}/{name}"
-        if not path.is_file():
-            raise OperationError(f"{where} is missing; restore it or roll back to an earlier snapshot")
-        if not _is_as_listed(path, entry):
-            cached.unlink(missing_ok=True)
-            raise OperationError(f"{where} differs from its manifest: it is damaged; restore it or roll back")
-        return path
+        fetched = self._cache / _FETCHING / secrets.token_hex(8)
+        try:
+            path = self._storage.fetch(name, fetched)
+            where = f"{self._storage.uri}/{name}"
+            if not path.is_file():
+                raise OperationError(f"{where} is missing; restore it or roll back to an earlier snapshot")
+            if not self._is_as_listed(path, entry):
+                raise OperationError(f"{where} differs from its manifest: it is damaged; restore it or roll back")
+            if path != fetched:
+                return path
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(fetched, cached)
+            return cached
+        finally:
+            fetched.unlink(missing_ok=True)
+            self._sweep()
 
+    def _is_as_listed(self, path: Path, entry: FileEntry) -> bool:
+        """Whether a file has the listed size and hash. It is hashed once, and again when its inode, size or time changes."""
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        stamp = (entry.sha256, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if stamp in self._verified:
+            return True
+        if found.st_size != entry.size_bytes or file_sha256(path) != entry.sha256:
+            return False
+        self._verified.add(stamp)
+        return True
 
-def _is_as_listed(path: Path, entry: FileEntry) -> bool:
-    return path.stat().st_size == entry.size_bytes and file_sha256(path) == entry.sha256
+    def _sweep(self) -> None:
+        """Remove what processes that were killed had fetched half."""
+        with contextlib.suppress(OSError):
+            for path in (self._cache / _FETCHING).iterdir():
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink(missing_ok=True)

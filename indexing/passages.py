@@ -34,3 +34,21 @@ class Passage:
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
         return asdict(self)
+
+    @property
+    def id(self) -> str:
+        """The same for the same span of the same document."""
+        return f"{self.document_id}:{self.start}-{self.end}"
+
+    def metadata(self) -> dict[str, Any]:
+        """All but the text, flat, for systems that keep metadata beside a text: lists have an entry per hit."""
+        return {
+            "document_id": self.document_id,
+            "title": self.title,
+            "start": self.start,
+            "end": self.end,
+            "score": self.score,
+            "chunk_indexes": [hit.chunk_index for hit in self.hits],
+            "heading_paths": [list(hit.heading_path) for hit in self.hits],
+            "generated_contexts": [hit.context for hit in self.hits],
+        }

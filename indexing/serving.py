@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from indexing import manifest
+from enrichment.errors import OperationError
+from indexing import layout, manifest
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest
 from indexing.passages import Passage
 from indexing.search import Mode
 from indexing.snapshot import Snapshot, open_snapshot
-from indexing.storage import Storage, open_storage
+from indexing.storage import Storage, is_remote, open_storage
 
 
 class Corpus:
@@ -29,7 +30,8 @@ class Corpus:
         self._current = open_snapshot(storage, sequence, self._files)
         self._modes: set[Mode] = set()
         self._users: Counter[Snapshot] = Counter()
-        self._lock = threading.Lock()  # of the three above, held for a moment
+        self._closed = False
+        self._lock = threading.Lock()  # of the four above, held for a moment
         self._refreshing = threading.Lock()
 
     @property
@@ -41,6 +43,8 @@ class Corpus:
     def using(self, mode: Mode | None = None) -> Iterator[Snapshot]:
         """The snapshot that answers now, for several questions to the same one; it stays open as long as it is used."""
         with self._lock:
+            if self._closed:
+                raise OperationError(f"{self.storage.uri} was closed; open it again")
             snapshot = self._current
             self._users[snapshot] += 1
             self._modes |= {mode} if mode else set()
@@ -89,22 +93,42 @@ class Corpus:
             newest = manifest.require_latest(self.storage)
             if newest.nonce == self.manifest.nonce:
                 return False
-            fresh = Snapshot(self.storage, newest, self._files)
-            for mode in self._modes.copy():
-                fresh.warm(mode)
+            fresh = self._loaded(newest)
             with self._lock:
                 self._users[self._current] += 0  # known even if nobody has used it
+                self._users[fresh] += 0
                 self._current = fresh
         self._close_unused()
         return True
 
     def close(self) -> None:
-        """Release the files; later questions fail."""
-        self._current.close()
+        """Release the files once the last question is answered; later ones fail."""
+        with self._lock:
+            self._closed = True
+            self._users[self._current] += 0
+        self._close_unused()
+
+    def _loaded(self, found: Manifest) -> Snapshot:
+        """A snapshot whose files are all verified, with what was asked of the one before warm. Originals on S3 are read
+        and verified document by document, when they are asked for.
+        """
+        for segment in found.segments:
+            for entry in segment.files:
+                if entry.name != layout.ORIGINALS or not is_remote(self.storage.uri):
+                    self._files.verified(segment, entry)
+        fresh = Snapshot(self.storage, found, self._files)
+        try:
+            fresh.warm("lexical")  # opens the indexes; an embedder is loaded only where one was needed before
+            for mode in self._modes.copy():
+                fresh.warm(mode)
+        except BaseException:
+            fresh.close()
+            raise
+        return fresh
 
     def _close_unused(self) -> None:
         with self._lock:
-            unused = [snapshot for snapshot, n in self._users.items() if not n and snapshot is not self._current]
+            unused = [s for s, n in self._users.items() if not n and (self._closed or s is not self._current)]
             for snapshot in unused:
                 del self._users[snapshot]
         for snapshot in unused:

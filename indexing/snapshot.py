@@ -26,6 +26,7 @@ from indexing.fusion import Fusion, options_of
 from indexing.lexical import LexicalIndex
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
+from indexing.mapping import mapped
 from indexing.originals import Originals, Slice
 from indexing.passages import Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
@@ -44,9 +45,8 @@ class Snapshot:
         self._dead = [dead.read(storage, segment, found.dead.get(segment.id)) for segment in found.segments]
         self._files = files or LocalFiles(storage)
         self._opening = threading.RLock()
-        self._documents = [self._table(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
-        self._rows = [self._table(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
-        self._ids = [table["id"].to_pylist() for table in self._documents]
+        self._documents = [self._mapped(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
+        self._rows = [self._mapped(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
         self._originals = Originals(storage, found.segments, self._documents, self._files)
         self._options = options_of(found.config)
 
@@ -195,9 +195,10 @@ class Snapshot:
         return self._originals.read([Slice(segment, place, start, end)])[0]
 
     def _find(self, document_id: str) -> tuple[int, int]:
-        for segment, ids in enumerate(self._ids):
-            place = bisect.bisect_left(ids, document_id)
-            while place < len(ids) and ids[place] == document_id:
+        for segment, documents in enumerate(self._documents):
+            ids = documents["id"]
+            place = bisect.bisect_left(range(len(ids)), document_id, key=lambda place: ids[place].as_py())
+            while place < len(ids) and ids[place].as_py() == document_id:
                 quarantined = self._documents[segment]["status"][place].as_py() == "quarantined"
                 if not quarantined and not self._dead[segment].documents[place]:
                     return segment, place
@@ -265,6 +266,13 @@ class Snapshot:
     def _table(self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         return tables.read(self._files.named(segment, name), schema, columns)
 
+    def _mapped(
+        self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None
+    ) -> pa.Table:
+        names = columns or schema.names
+        batches = tables.batches(self._files.named(segment, name), schema, names)
+        return mapped(batches, pa.schema([schema.field(column) for column in names]))
+
 
 def _starts(documents: pa.Table) -> np.ndarray:
     """First rows for look-up by row: a document without rows starts where nothing is found, before its neighbour."""
@@ -280,8 +288,12 @@ def _opened_embedder(options: EmbeddingOptions) -> Embedder:
 
 def open_snapshot(storage: Storage, sequence: int | None = None, files: LocalFiles | None = None) -> Snapshot:
     """Open the newest snapshot in a store, or the one with the given sequence number. Raises ConfigError if there is none."""
+    return Snapshot(storage, find_manifest(storage, sequence), files)
+
+
+def find_manifest(storage: Storage, sequence: int | None = None) -> Manifest:
+    """The newest manifest, or the one with the given sequence number. Raises ConfigError if there is none."""
     try:
-        found = manifest.require_latest(storage) if sequence is None else manifest.load(storage, sequence)
+        return manifest.require_latest(storage) if sequence is None else manifest.load(storage, sequence)
     except MissingObjectError as error:
         raise ConfigError(f"{storage.uri} holds no snapshot {sequence}; see what lies in {layout.MANIFESTS}") from error
-    return Snapshot(storage, found, files)

@@ -169,9 +169,14 @@ def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None
 
 
 def batches(source: Path, kind: pa.Schema, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The same in pieces, for tables of which little is kept; of a kind without later columns."""
+    """The same in pieces, for tables of which little is kept."""
     with _named(source, None) as where:
-        yield from _open(source, kind, where)[0].iter_batches(_BATCH_ROWS, columns=columns)
+        file, lacking = _open(source, kind, where)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[column for column in columns if column not in lacking]):
+            for column in lacking.keys() & set(columns):
+                values = pa.array([lacking[column]] * batch.num_rows, kind.field(column).type)
+                batch = batch.append_column(kind.field(column), values)
+            yield batch.select(columns)
 
 
 @contextmanager

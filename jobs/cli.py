@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from enrichment.errors import ConfigError, PublishGateError, SituateError
-from jobs import native_output, search_command, serve
+from jobs import export, native_output, search_command, serve
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("chunk", type=int, nargs="?")
     added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
     _add_upkeep(command)
+    export.add_arguments(command("export", _export, "write rows, contexts and vectors for other search systems"))
     serve.add_arguments(command("serve", _serve, "answer searches over HTTP, and show a page for people"))
     added = command("submit", _submit, "run a refresh on a Ray cluster")
     added.add_argument("config", type=Path)
@@ -249,6 +250,11 @@ def _show(options: argparse.Namespace) -> int:
     if options.window < 0:
         raise ConfigError(f"--window is {options.window}; it must be at least 0")
     _print(options, show.read(options.corpus, options.document, options.chunk, options.window), console.shown)
+    return DONE
+
+
+def _export(options: argparse.Namespace) -> int:
+    _print(options, export.run(options), export.line)
     return DONE
 
 

@@ -162,6 +162,12 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def nights_in() -> Callable[[Path], Nights]:
+    """`nights_in(root)`: a corpus that several tests read."""
+    return Nights
+
+
 def text_of(name: str, word: str = "thing", rules: int = 6) -> str:
     """A document with a few sentences, all of them its own."""
     return f"# {name}\n\n" + "".join(f"Rule {n} of {name} holds for each {word} in it. " for n in range(rules))

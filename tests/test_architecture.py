@@ -16,6 +16,8 @@ DOORS = {
     "faiss": {"indexing/dense.py"},
     "fastapi": {"indexing/http.py"},
     "jnius": {"indexing/jvm.py", "indexing/lexical.py"},
+    "langchain_core": {"indexing/langchain_retriever.py"},
+    "llama_index": {"indexing/llama_index_retriever.py"},
     "openai": {"enrichment/endpoint.py"},
     "prometheus_client": {"indexing/metrics.py"},
     "pyserini": set(),
@@ -57,7 +59,7 @@ def test_no_file_is_over_300_lines() -> None:
 
 
 def test_serving_imports_neither_ray_nor_vllm() -> None:
-    code = "import sys, indexing.serving; print({'ray', 'vllm', 'torch'} & set(sys.modules))"
+    code = "import sys, indexing.serving; print({'ray', 'vllm', 'torch', 'langchain_core', 'llama_index'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert output.stdout.strip() == "set()"
 

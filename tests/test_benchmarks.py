@@ -1,12 +1,16 @@
 """What the benchmarks compute without a model: ideal, block rounding, ratios, tables; what a night costs."""
 
 import json
+import re
 import sys
+import threading
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from indexing import s3
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
@@ -14,6 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
 import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
+import serving  # noqa: E402
 
 FACTS = {"num_prompts": 2, "total_tokens": 300, "ideal": 200, "block_rounding": 20, "corpus_bytes": 1000}
 
@@ -102,3 +107,25 @@ def test_nights_are_printed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     assert 0 < calls[1] < calls[0] / 5
     assert (costs[0]["of full"], costs[0]["segments"], costs[0]["dead rows"]) == ("100.00%", "1", "0")
     assert (costs[1]["segments"], costs[1]["compaction"]) == ("2", "0.00%") and int(costs[1]["dead rows"]) > 0
+
+
+def test_serving_is_measured_from_import_to_swap(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (
+        "AWS_ENDPOINT_URL",
+        "AWS_DEFAULT_REGION",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "SITUATE_CACHE",
+    ):
+        monkeypatch.setenv(name, str(tmp_path))  # put back when the test is over
+    monkeypatch.setattr(s3, "_local", threading.local())
+    serving.main(["--chunks", "300", "--per-segment", "200", "--night", "50", "--queries", "20", "--seconds", "4"])
+    output = capsys.readouterr().out
+    cells = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith(("| directory", "| S3"))]
+    assert len(cells) == 4 and all(0 < float(cell) < 5000 for row in cells for cell in row[1:])
+    read, new = re.search(r"the second: ([\d,]+) in [\d.]+ s, of ([\d,]+) that are new", output).groups()  # type: ignore[union-attr]
+    assert 0 <= int(read.replace(",", "")) - int(new.replace(",", "")) < 5_000  # the listing is not counted
+    answered = re.search(r"([\d,]+) answered, 0 failed; it took", output)
+    assert answered and 100 < int(answered[1]) < 400
