@@ -9,9 +9,10 @@ from pathlib import Path
 
 from enrichment import models
 from enrichment.errors import OperationError
-from indexing import layout
-from indexing.manifest import FileEntry, SegmentEntry
-from indexing.segments import file_sha256
+from indexing import layout, trained
+from indexing.dense_files import Trained
+from indexing.disk import file_sha256
+from indexing.manifest import FileEntry, SegmentEntry, TrainedEntry
 from indexing.storage import Storage
 
 
@@ -36,13 +37,19 @@ class LocalFiles:
             raise OperationError(f"segment {segment.id} has no {prefix} in its manifest: it is damaged")
         return paths[0].parent
 
+    def trained(self, entry: TrainedEntry) -> Trained:
+        """What the dense indexes share, verified."""
+        return trained.opened(entry, self._verified(layout.trained(entry.id), entry))
+
     def forget(self, segment_id: str) -> None:
         """Remove this machine's copies of a segment's files."""
         shutil.rmtree(self._cache / layout.segment(segment_id, ""), ignore_errors=True)
 
     def verified(self, segment: SegmentEntry, entry: FileEntry) -> Path:
         """A local file that is as the manifest says. Raises OperationError naming the file that is not."""
-        name = layout.segment(segment.id, entry.name)
+        return self._verified(layout.segment(segment.id, entry.name), entry)
+
+    def _verified(self, name: str, entry: FileEntry | TrainedEntry) -> Path:
         cached = self._cache / name
         if cached.is_file() and _is_as_listed(cached, entry):
             return cached
@@ -57,5 +64,5 @@ class LocalFiles:
         return path
 
 
-def _is_as_listed(path: Path, entry: FileEntry) -> bool:
+def _is_as_listed(path: Path, entry: FileEntry | TrainedEntry) -> bool:
     return path.stat().st_size == entry.size_bytes and file_sha256(path) == entry.sha256

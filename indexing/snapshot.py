@@ -224,8 +224,12 @@ class Snapshot:
         )
 
     def _open_dense(self) -> DenseIndex:
-        paths = [(s.id, self._files.named(s, layout.DENSE)) for s in self.manifest.segments]
-        return DenseIndex.open(paths, self.manifest.dimension, [s.num_vectors for s in self.manifest.segments])
+        shared, segments = self.manifest.dense, self.manifest.segments
+        manifest.check_lists(self.manifest)
+        paths = [(s.id, self._files.named(s, layout.DENSE)) for s in segments]
+        trained = self._files.trained(shared.trained) if shared.trained else None
+        counts = [s.num_vectors for s in segments]
+        return DenseIndex.open(paths, self.manifest.dimension, counts, trained, shared.nprobe or 1)
 
     def _open_lexical(self) -> LexicalIndex:
         directories = [(s.id, self._files.below(s, layout.LEXICAL)) for s in self.manifest.segments]

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.errors import OperationError, SituateError
-from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, is_remote, open_storage
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
 
+T = TypeVar("T")
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
@@ -192,12 +192,12 @@ def object_store_bytes(dataset: Any) -> dict[str, int]:
     return found
 
 
-def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:
-    """Build a segment per task, side by side; in the order of the tasks."""
+def build_segments(run: Run, tasks: Sequence[Callable[[Storage], T]]) -> list[T]:
+    """Build a segment per task, or measure one, side by side; in the order of the tasks."""
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_build_segment)
-    built: list[SegmentEntry] = _results([remote.remote(run, task) for task in tasks])
+    built: list[T] = _results([remote.remote(run, task) for task in tasks])
     return built
 
 
@@ -228,7 +228,7 @@ def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
     return pa.concat_tables([scan_file(root, file, max_bytes) for file in files])
 
 
-def _build_segment(run: Run, task: Callable[[Storage], SegmentEntry]) -> SegmentEntry:
+def _build_segment(run: Run, task: Callable[[Storage], T]) -> T:
     run.enter()
     return task(open_storage(run.config.corpus))
 

@@ -154,7 +154,7 @@ def test_a_manifest_of_version_1_is_read(storage: Storage) -> None:
         lambda data: b"[" * 100_000,
         lambda data: data.replace(b'"nonce"', b'"nonsense"'),
         lambda data: data.replace(b'"size_bytes"', b'"size"'),
-        lambda data: data.replace(b'"format_version": 2', b'"format_version": "2"'),
+        lambda data: data.replace(b'"format_version": 3', b'"format_version": "3"'),
         lambda data: data + b" {}",
     ],
 )
