@@ -7,10 +7,11 @@ large, and it is faster: 200,000 x 384, 2 threads: 15 ms against 33 ms for one q
 
 Other kinds have lists: the trained file is the empty index with the lists' centroids and the code's parameters; a segment's
 file is the same without the centroids (an empty flat index stands there), with its vectors: code of vector i under id i.
-Scalar codes are of the vectors themselves, not of residuals: a score depends on the query and the vector alone, and float16 codes are the stored bits.
+Scalar codes are of the vectors themselves, not of residuals: a score depends on the query and the vector alone, and float16
+codes are the stored bits.
 
 Invariants: a file is refused by name if it is not exactly what was expected; equal vectors are in one list, in whatever
-segment they are. Not here: searching (`dense.py`), what to train on (`training.py`).
+segment they are. Not here: searching (`dense.py`), what to train on (`trained.py`).
 """
 
 import os

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
 
+import dense  # noqa: E402
 import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
@@ -102,3 +103,16 @@ def test_nights_are_printed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     assert 0 < calls[1] < calls[0] / 5
     assert (costs[0]["of full"], costs[0]["segments"], costs[0]["dead rows"]) == ("100.00%", "1", "0")
     assert (costs[1]["segments"], costs[1]["compaction"]) == ("2", "0.00%") and int(costs[1]["dead rows"]) > 0
+
+
+def test_a_dense_index_is_measured_against_faiss_and_in_segments(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--vectors", "3000", "--dimension", "32", "--topics", "40", "--queries", "20", "--segments", "3"]
+    dense.main([*given, "--kind", "IVF16,SQfp16"])
+    found = {line[:28].strip(): line[28:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert found["index"] == "IVF16,SQfp16 over 3,000 x 32 in 40 topics"
+    assert found["same vectors and scores"] == "20 of 20 queries"
+    assert 0.9 < float(found["recall@10 of the queries"]) <= 1
+    assert found["build, plain FAISS"].split("ratio ")[1] and "MB" in found["load, cold"]
+    assert float(found["lists of each segment's own"].partition("%")[0]) < 100
+    dense.main([*given, "--kind", "flat"])
+    assert "recall@10 of the queries     1.000\n" in capsys.readouterr().out

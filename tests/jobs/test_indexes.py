@@ -5,6 +5,7 @@ Without Ray and without Lucene; FAISS, the segments and the store are the real o
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from jobs.purge import purge
 
 pytestmark = pytest.mark.usefixtures("no_lexical")
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 LISTS = {"index": {"dense": "IVF4,SQfp16"}}
 QUIET = {"compaction": {"dead_share": 1.0, "pile": 1000}}
 
@@ -318,6 +320,19 @@ def test_an_erasure_keeps_the_lists_and_removes_the_document(listed: Any) -> Non
     assert after.segments[0].num_vectors == before.segments[0].num_vectors - 7
     assert trained_path(listed).is_file() and not problems(listed)
     assert all("d003" not in name for found in hits(listed, 200) for name in found)
+
+
+def test_plain_faiss_reads_it_as_the_storage_contract_says(listed: Any) -> None:
+    import faiss
+
+    corpus, found = listed.storage.root, json.loads(listed.storage.get(layout.manifest(1)))
+    folder, [query] = corpus / "segments" / found["segments"][0]["id"], FakeEmbedder().embed_queries(["some words"])
+    section = (ROOT / "docs" / "storage.md").read_text().partition("and the trained file")[2]
+    names: dict[str, Any] = {"faiss": faiss, "manifest": found, "folder": folder, "corpus": corpus}
+    exec(section.partition("```python")[2].partition("```")[0], names)
+    scores, ids = names["index"].search(query[None], 10)
+    [own] = listed.open()._open_dense().search(query[None], 10)
+    assert [(hit.vector, hit.score) for hit in own[:10]] == list(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
 
 
 def test_an_older_corpus_is_flat_until_told_otherwise(nights: Any) -> None:
