@@ -64,17 +64,20 @@ def _garbage(storage: Storage, run_id: str, keep: int, dropped: tuple[int, ...],
     working = heartbeat.live(storage, run_id)
     before = heartbeat.store_time(storage, run_id) - older_than_s
     before = min([before, *(heartbeat.began(other) for other in working)])
-    folders = (layout.SEGMENTS, layout.DEAD, layout.RUNS)
+    folders = (layout.SEGMENTS, layout.DEAD, layout.TRAINED, layout.RUNS)
     old = [entry for folder in folders for entry in storage.list(folder) if entry.modified < before]
     unfinished = tuple(entry for entry in storage.unfinished() if entry.modified < before)
     kept = [manifest.load(storage, sequence) for sequence in manifest.sequences(storage) if sequence not in dropped]
     segments = {segment.id for snapshot in kept for segment in snapshot.segments}
+    shared = {layout.trained(snapshot.dense.trained.id) for snapshot in kept if snapshot.dense.trained}
     at_work = {run_id, *(other.run_id for other in working)}
     known_runs = {_owner(entry) for entry in old if entry.name.startswith(layout.RUNS)}
     runs = at_work | {snapshot.run_id for snapshot in kept} | set(sorted(known_runs)[-keep:])
 
     def is_garbage(entry: Entry) -> bool:
         owner = _owner(entry)
+        if entry.name.startswith(layout.TRAINED):
+            return entry.name not in shared
         if not entry.name.startswith(layout.RUNS):
             return owner not in segments
         file = entry.name.removeprefix(layout.run_file(owner, ""))
@@ -86,5 +89,5 @@ def _garbage(storage: Storage, run_id: str, keep: int, dropped: tuple[int, ...],
 
 
 def _owner(entry: Entry) -> str:
-    """The segment or the run that an object belongs to."""
+    """The segment or the run that an object belongs to, or the name of a trained file."""
     return entry.name.split("/")[1]

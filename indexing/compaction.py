@@ -17,7 +17,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, tables
 from indexing.dead import Dead
 from indexing.local_files import LocalFiles
-from indexing.manifest import SegmentEntry
+from indexing.manifest import SegmentEntry, TrainedEntry
 from indexing.segments import IndexOptions, Part, build_from
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
@@ -94,10 +94,11 @@ def rewrite(
     last_id: str,
     dimension: int,
     options: IndexOptions,
+    lists: TrainedEntry | None = None,
 ) -> SegmentEntry:
     """Build and upload the segment of the documents with ids in `[first_id, last_id]` that live in older segments."""
     parts = (live_part(storage, segment, dead, dimension) for segment, dead in sources)
-    return build_from(storage, parts, (first_id, last_id), dimension, options)
+    return build_from(storage, parts, (first_id, last_id), dimension, options, lists)
 
 
 def live_part(storage: Storage, segment: SegmentEntry, dead: Dead, dimension: int) -> Part:
@@ -108,15 +109,20 @@ def live_part(storage: Storage, segment: SegmentEntry, dead: Dead, dimension: in
     texts = _texts(files.named(segment, layout.ORIGINALS), documents)
     columns = [texts if field.name == "text" else documents[field.name] for field in STAGED_DOCUMENTS]
     rows = tables.read(files.named(segment, layout.ROWS), tables.ROWS)
-    vectors = tables.read(files.named(segment, layout.VECTORS), tables.vectors(dimension))
-    owners = vectors["row"].to_numpy()
+    vectors = live_vectors(storage, segment, dead, dimension)
     places = np.cumsum(~dead.rows) - 1  # of a live row among the live ones
-    vectors = vectors.set_column(0, vectors.schema.field("row"), pa.array(places[owners]))
+    vectors = vectors.set_column(0, vectors.schema.field("row"), pa.array(places[vectors["row"].to_numpy()]))
     return Part(
         pa.table(columns, schema=STAGED_DOCUMENTS),
         rows.filter(pa.array(~dead.rows)),
-        vectors.filter(pa.array(~dead.rows[owners])),
+        vectors,
     )
+
+
+def live_vectors(storage: Storage, segment: SegmentEntry, dead: Dead, dimension: int) -> pa.Table:
+    """The vectors of a segment's live rows, as they are stored."""
+    vectors = tables.read(LocalFiles(storage).named(segment, layout.VECTORS), tables.vectors(dimension))
+    return vectors.filter(pa.array(~dead.rows[vectors["row"].to_numpy()]))
 
 
 def _texts(originals: Path, documents: pa.Table) -> pa.ChunkedArray:

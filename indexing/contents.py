@@ -14,17 +14,20 @@ import numpy as np
 import pyarrow as pa
 
 from enrichment.errors import OperationError
-from indexing import dense, layout, lexical, tables
+from indexing import dense_files, layout, lexical, tables
+from indexing.dense_files import Trained
 from indexing.manifest import SegmentEntry
-from indexing.segments import as_matrix
+from indexing.tables import as_matrix
 
 _DOCUMENT = ["id", "text_sha256", "offset", "length", "first_row", "num_rows", "status"]
 _ROW = ["document_id", "chunk_index", "start", "end", "byte_start", "byte_end", "text"]
 _BATCH_ROWS = 1000  # that are Python objects at a time
 
 
-def problems(directory: Path, segment: SegmentEntry, dimension: int) -> Iterator[tuple[str, str]]:
-    """What contradicts: (file, sentence) pairs, at most one per document."""
+def problems(
+    directory: Path, segment: SegmentEntry, dimension: int, trained: Trained | None = None
+) -> Iterator[tuple[str, str]]:
+    """What contradicts: (file, sentence) pairs, at most one per document. `trained` is what its dense index was built with."""
     documents = tables.read(directory / layout.DOCUMENTS, tables.DOCUMENTS, _DOCUMENT)
     rows = tables.read(directory / layout.ROWS, tables.ROWS, _ROW)
     vectors = tables.read(directory / layout.VECTORS, tables.vectors(dimension))
@@ -36,7 +39,7 @@ def problems(directory: Path, segment: SegmentEntry, dimension: int) -> Iterator
         if listed != found:
             yield name, f"holds {found} entries, the manifest says {listed}"
     yield from _documents(documents, rows, directory / layout.ORIGINALS)
-    yield from _vectors(vectors, rows.num_rows, directory / layout.DENSE, dimension)
+    yield from _vectors(vectors, rows.num_rows, directory / layout.DENSE, dimension, trained)
     yield from _lexical(directory / layout.LEXICAL, segment.id, rows.num_rows)
 
 
@@ -74,7 +77,9 @@ def _rows(document_id: str, data: bytes, rows: list[dict[str, Any]], number: int
     return None
 
 
-def _vectors(vectors: pa.Table, num_rows: int, index: Path, dimension: int) -> Iterator[tuple[str, str]]:
+def _vectors(
+    vectors: pa.Table, num_rows: int, index: Path, dimension: int, trained: Trained | None
+) -> Iterator[tuple[str, str]]:
     """Every row has the parts 0, 1, ... in order, and vector i of the index is line i of the table."""
     numbers, parts = vectors["row"].to_numpy(), vectors["part"].to_numpy()
     begins = np.flatnonzero(parts == 0)
@@ -84,14 +89,12 @@ def _vectors(vectors: pa.Table, num_rows: int, index: Path, dimension: int) -> I
     elif not np.array_equal(parts == 0, new_row) or not np.array_equal(parts, np.arange(len(parts)) - begins[numbers]):
         yield layout.VECTORS, "the parts of a row are not 0, 1, 2, ..."
     try:
-        stored = dense.stored_vectors(index, dimension, vectors.num_rows)
+        differing = dense_files.first_difference(index, as_matrix(vectors, dimension), trained)
     except OperationError as error:
         yield layout.DENSE, str(error)
         return
-    # As bits: a NaN equals itself, and 0 is not -0.
-    differing = np.flatnonzero((stored.view(np.uint16) != as_matrix(vectors, dimension).view(np.uint16)).any(axis=1))
-    if len(differing):
-        yield layout.DENSE, f"its vector {differing[0]} is not line {differing[0]} of {layout.VECTORS}"
+    if differing is not None:
+        yield layout.DENSE, f"its vector {differing} is not line {differing} of {layout.VECTORS}"
 
 
 def _lexical(directory: Path, segment_id: str, num_rows: int) -> Iterator[tuple[str, str]]:

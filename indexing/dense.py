@@ -1,16 +1,13 @@
-"""The dense index of a segment: vectors in, one FAISS file out, and exact inner-product search over many of them.
+"""Inner-product search over the dense indexes of many segments as if they were one. Their files are in `dense_files.py`.
 
-The kind is a flat scalar quantizer over float16: vector i is line i. It was chosen over the flat float32 index because
-its scores are the same bits whatever the batch, the selector and the segment (with 1 query instead of 10, 80-90 % of
-the flat index's scores differ in the last place, so ties and order would depend on the caller), its file is half as
-large, and it is faster: 200,000 x 384, 2 threads: 15 ms against 33 ms for one query, 0.77 s against 1.11 s for 100.
-A range search is not used to collect ties: its last bits differ where 16 does not divide the dimension.
+Flat indexes are scanned whole. With lists, those nearest to a query are found once, by the centroids that all segments share,
+and every segment scans the same ones; so what is looked at, and with it the answer, does not depend on the segments.
 
-Invariants: a file is refused by name if it is not exactly what was expected; a dead vector is never returned; tied
-vectors are returned all or not at all. Not here: rows, parts and the order of tied hits.
+Invariants: a dead vector, or one that is not allowed, is never returned; tied vectors among those looked at are returned all or
+not at all; k hits are found wherever there are k live vectors: a query for which the nearest lists hold too few is asked
+of all of them. Not here: rows, parts and the order of tied hits.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,72 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from enrichment.errors import OperationError
-from indexing import disk
+from indexing import dense_files
+from indexing.dense_files import Floats, Ints, Trained
 
-Vectors = npt.NDArray[np.float16] | npt.NDArray[np.float32]
-Dead = Mapping[str, npt.NDArray[np.int64]]
+Dead = Mapping[str, Ints]
 """Ids of dead vectors by segment id."""
-
-KIND = "IndexScalarQuantizer"
-BYTES_PER_VALUE = 2
-ADDED_AT_ONCE = 65_536
-"""Vectors converted to float32 at a time: 100 MB at 384 dimensions."""
-
-
-def _faiss() -> Any:
-    """FAISS, imported at first use; untyped, because its stubs know the C++ side only."""
-    import faiss
-
-    return faiss
-
-
-def build(vectors: Vectors, path: Path) -> None:
-    """Write the index of `vectors` (n, d), n >= 0, rounded to float16; then open it again and compare.
-
-    Raises OperationError if a value is no finite float16, or if the file cannot be written or read back.
-    """
-    faiss = _faiss()
-    num_vectors, dimension = vectors.shape
-    index = faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-    for first in range(0, num_vectors, ADDED_AT_ONCE):
-        with np.errstate(over="ignore"):  # found by the next line
-            rounded = vectors[first : first + ADDED_AT_ONCE].astype(np.float16).astype(np.float32)
-        if not np.isfinite(rounded).all():
-            line = first + int(np.flatnonzero(~np.isfinite(rounded).all(axis=1))[0])
-            raise OperationError(f"Vector {line} for {path} has a value that is no finite float16.")
-        index.add(rounded)
-    with disk.writing(path), path.open("wb") as file:  # Python reports a full disk when it flushes; FAISS does not
-        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
-        file.flush()
-        os.fsync(file.fileno())
-    _read(path, dimension, num_vectors)
-
-
-def _read(path: Path, dimension: int, num_vectors: int) -> Any:
-    """Open an index, memory-mapped, and refuse it unless it is of our kind with these numbers."""
-    faiss = _faiss()
-    try:
-        num_bytes = path.stat().st_size
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except (OSError, RuntimeError) as error:
-        raise OperationError(f"The dense index {path} cannot be read: {error}") from error
-    found = {"kind": type(index).__name__, "dimension": index.d, "vectors": index.ntotal, "metric": index.metric_type}
-    wanted = {"kind": KIND, "dimension": dimension, "vectors": num_vectors, "metric": faiss.METRIC_INNER_PRODUCT}
-    if found["kind"] == KIND:
-        found["quantizer"], wanted["quantizer"] = index.sq.qtype, faiss.ScalarQuantizer.QT_fp16
-    for name, value in wanted.items():
-        if found[name] != value:
-            raise OperationError(f"The dense index {path} has {name} {found[name]}, not {value} as expected.")
-    if num_bytes < num_vectors * dimension * BYTES_PER_VALUE:
-        raise OperationError(f"The dense index {path} has {num_bytes} bytes, too few for {num_vectors} vectors.")
-    return index
-
-
-def stored_vectors(path: Path, dimension: int, num_vectors: int) -> npt.NDArray[np.float16]:
-    """The vectors that an index holds, (n, d), bit for bit. Raises OperationError if it is not what is expected."""
-    index = _read(path, dimension, num_vectors)
-    stored: npt.NDArray[np.uint8] = _faiss().vector_to_array(index.codes)
-    return stored.view(np.float16).reshape(num_vectors, dimension)
+Allowed = Mapping[str, Ints]
+"""Ids of the vectors that may be found, by segment id; a segment that is not named has none."""
 
 
 class DenseHit(NamedTuple):
@@ -101,50 +39,107 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What one segment gave for a batch: (m, n) scores, best first, and ids; and whether that was all it has."""
+class _Live:
+    """A segment's vectors that may be found: FAISS's selector (None selects all), their number, the parameters of a search."""
 
-    scores: npt.NDArray[np.float32]
-    ids: npt.NDArray[np.int64]
-    exhausted: bool
+    selector: Any
+    number: int
+    parameters: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one segment gave for a batch: (m, n) scores, best first, -inf where there is nothing, and ids; and whether that
+    was all it has of what was looked at, (m,) bool.
+    """
+
+    scores: Floats
+    ids: Ints
+    exhausted: npt.NDArray[np.bool_]
+
+
+Places = tuple[Ints, Floats]
+"""For each query of a batch the lists to look at, (m, p), and their centroids' scores."""
 
 
 class DenseIndex:
     """The open dense indexes of several segments, searched as one. Any number of threads may search."""
 
-    def __init__(self, segments: Sequence[_Segment], dimension: int) -> None:
+    def __init__(self, segments: Sequence[_Segment], dimension: int, lists: "_Lists | None" = None) -> None:
         self._segments = segments
+        self._lists = lists
         self.dimension = dimension
-        self._selected: tuple[Dead | None, list[tuple[Any, int]]] = (None, [_live(s, None) for s in segments])
+        self._known: tuple[Dead | None, list[_Live]] = (None, [self._live(s, None, None) for s in segments])
 
     @classmethod
-    def open(cls, paths: Sequence[tuple[str, Path]], dimension: int, num_vectors: Sequence[int]) -> "DenseIndex":
-        """Open (segment id, file) pairs with `num_vectors[i]` vectors each; OperationError if one is something else."""
+    def open(
+        cls,
+        paths: Sequence[tuple[str, Path]],
+        dimension: int,
+        num_vectors: Sequence[int],
+        trained: Trained | None = None,
+        nprobe: int = 1,
+    ) -> "DenseIndex":
+        """Open (segment id, file) pairs with `num_vectors[i]` vectors each, flat or of the trained kind, `nprobe` of whose
+        lists are looked at. OperationError if one is something else.
+        """
+        lists = _Lists(trained, dimension, nprobe) if trained else None
         segments = [
-            _Segment(segment_id, _read(path, dimension, count))
+            _Segment(segment_id, dense_files.read(path, dimension, count, trained))
             for (segment_id, path), count in zip(paths, num_vectors, strict=True)
         ]
-        return cls([segment for segment in segments if segment.index.ntotal], dimension)
+        if lists is not None:
+            for segment in segments:
+                lists.lend(segment.index)
+        return cls([segment for segment in segments if segment.index.ntotal], dimension, lists)
 
-    def search(self, queries: npt.NDArray[np.float32], k: int, dead: Dead | None = None) -> list[list[DenseHit]]:
+    def search(
+        self, queries: Floats, k: int, dead: Dead | None = None, allowed: Allowed | None = None
+    ) -> list[list[DenseHit]]:
         """For each query of (m, d) the k best live vectors, best first, and every vector that ties with the k-th.
 
         What `dead` says is remembered for the mapping that was passed last: pass another one when vectors die, never the
-        same one changed. One vector more than k is fetched from each segment, and four times as many for the queries whose
-        score has not dropped below the k-th.
+        same one changed. `allowed` is not remembered. One vector more than k is fetched from each segment, and four times as
+        many for the queries whose score has not dropped below the k-th.
         """
         if queries.ndim != 2 or queries.shape[1] != self.dimension or not np.isfinite(queries).all():
             raise OperationError(f"Query vectors {queries.shape} must be finite, with {self.dimension} dimensions.")
         results: list[list[DenseHit]] = [[] for _ in queries]
-        selectors = self._selectors(dead)
-        pending = np.arange(len(queries) if k > 0 and self._segments else 0)
+        live = self._all_live(dead, allowed)
+        wanted = min(k, sum(each.number for each in live))
+        if wanted < 1:
+            return results
+        queries = np.ascontiguousarray(queries, np.float32)
+        self._fill(results, queries, np.arange(len(queries)), k, live, self._nearest(queries))
+        if self._lists is not None:
+            starved = np.array([n for n, hits in enumerate(results) if len(hits) < wanted], np.int64)
+            self._fill(results, queries, starved, k, live, self._lists.all(len(queries)))
+        return results
+
+    def search_nearest(self, queries: Floats, k: int) -> list[list[DenseHit]]:
+        """The same in the nearest lists alone, with all vectors alive: fewer than k hits where these lists hold fewer."""
+        results: list[list[DenseHit]] = [[] for _ in queries]
+        self._fill(results, queries, np.arange(len(queries)), k, self._all_live(None, None), self._nearest(queries))
+        return results
+
+    def _nearest(self, queries: Floats) -> Places | None:
+        return None if self._lists is None else self._lists.nearest(queries)
+
+    def _fill(
+        self,
+        results: list[list[DenseHit]],
+        queries: Floats,
+        pending: Ints,
+        k: int,
+        live: Sequence[_Live],
+        places: Places | None,
+    ) -> None:
+        """Set the results of the pending queries."""
         fetch = k + 1
         while pending.size:
-            batch = np.ascontiguousarray(queries[pending], np.float32)
-            found = [
-                _search(segment, batch, fetch, selector)
-                for segment, selector in zip(self._segments, selectors, strict=True)
-            ]
+            batch = queries if pending.size == len(queries) else queries[pending]
+            here = places and (places[0][pending], places[1][pending])
+            found = [_search(s, batch, fetch, each, here) for s, each in zip(self._segments, live, strict=True)]
             unfinished = []
             for position, query in enumerate(pending):
                 hits = self._merge(found, position, k)
@@ -154,50 +149,108 @@ class DenseIndex:
                     results[query] = hits
             pending = np.array(unfinished, np.int64)
             fetch *= 4
-        return results
-
-    def _selectors(self, dead: Dead | None) -> list[tuple[Any, int]]:
-        """What `_live` says of each segment: bitmaps of a million vectors take a millisecond that a search need not."""
-        if self._selected[0] is not dead:
-            self._selected = (dead, [_live(segment, (dead or {}).get(segment.id)) for segment in self._segments])
-        return self._selected[1]
 
     def _merge(self, found: Sequence[_Found], position: int, k: int) -> list[DenseHit] | None:
         """One query's hits over all segments, or None if a segment may have more that tie with the k-th."""
         scores = np.concatenate([part.scores[position] for part in found])
         lowest = np.partition(scores, -k)[-k] if len(scores) >= k else -np.inf
-        if any(not part.exhausted and part.scores[position, -1] >= lowest for part in found):
+        if any(not part.exhausted[position] and part.scores[position, -1] >= lowest for part in found):
             return None
-        hits = [
-            DenseHit(segment.id, int(vector), float(score))
-            for segment, part in zip(self._segments, found, strict=True)
-            for vector, score in zip(part.ids[position], part.scores[position], strict=True)
-            if score >= lowest
+        kept = np.flatnonzero((scores >= lowest) & (scores > -np.inf))
+        kept = kept[np.argsort(-scores[kept], kind="stable")]
+        ids = np.concatenate([part.ids[position] for part in found])[kept].tolist()
+        owners = np.searchsorted(np.cumsum([part.ids.shape[1] for part in found]), kept, side="right").tolist()
+        return [
+            DenseHit(self._segments[owner].id, vector, score)
+            for owner, vector, score in zip(owners, ids, scores[kept].tolist(), strict=True)
         ]
-        return sorted(hits, key=lambda hit: -hit.score)
+
+    def _all_live(self, dead: Dead | None, allowed: Allowed | None) -> list[_Live]:
+        """What may be found in each segment: bitmaps of a million vectors take a millisecond that a search need not."""
+        known, live = self._known
+        if allowed is None and known is dead:
+            return live
+        none = np.empty(0, np.int64)
+        live = [
+            self._live(s, (dead or {}).get(s.id), None if allowed is None else allowed.get(s.id, none))
+            for s in self._segments
+        ]
+        if allowed is None:
+            self._known = (dead, live)
+        return live
+
+    def _live(self, segment: _Segment, dead: Ints | None, allowed: Ints | None) -> _Live:
+        library = dense_files.faiss()
+        num_vectors = segment.index.ntotal
+        selector, number = None, num_vectors
+        if allowed is not None or (dead is not None and len(dead)):
+            alive = np.full(num_vectors, allowed is None)
+            for what, vectors, value in (("Allowed", allowed, True), ("Dead", dead, False)):
+                if vectors is not None and len(vectors):
+                    if vectors.min() < 0 or vectors.max() >= num_vectors:
+                        raise OperationError(
+                            f"{what} vectors of segment {segment.id} lie outside its {num_vectors} vectors."
+                        )
+                    alive[vectors] = value
+            selector = library.IDSelectorBitmap(np.packbits(alive, bitorder="little"))
+            number = int(alive.sum())
+        parameters: Any = None
+        if self._lists is not None:
+            parameters = library.SearchParametersIVF(sel=selector, nprobe=self._lists.nprobe)
+        elif selector is not None:
+            parameters = library.SearchParameters(sel=selector)
+        return _Live(selector, number, parameters)
 
 
-def _live(segment: _Segment, dead: npt.NDArray[np.int64] | None) -> tuple[Any, int]:
-    """The selector of a segment's live vectors (None selects all) and their number."""
-    faiss = _faiss()
-    num_vectors = segment.index.ntotal
-    if dead is None or not len(dead):
-        return None, num_vectors
-    if dead.min() < 0 or dead.max() >= num_vectors:
-        raise OperationError(f"Dead vectors of segment {segment.id} lie outside its {num_vectors} vectors.")
-    alive = np.ones(num_vectors, bool)
-    alive[dead] = False
-    return faiss.IDSelectorBitmap(np.packbits(alive, bitorder="little")), int(alive.sum())
+class _Lists:
+    """The lists' centroids, opened once for all segments."""
+
+    def __init__(self, trained: Trained, dimension: int, nprobe: int) -> None:
+        self._index = dense_files.read_trained(trained, dimension)
+        self._number = trained.kind.lists
+        self.nprobe = min(nprobe, self._number)
+        self._centroids = self._index.quantizer
+        if not trained.kind.links:  # the same bits for the same query, whatever is asked beside it
+            library = dense_files.faiss()
+            self._centroids = library.IndexScalarQuantizer(
+                dimension, library.ScalarQuantizer.QT_fp16, library.METRIC_INNER_PRODUCT
+            )
+            self._centroids.add(self._index.quantizer.reconstruct_n(0, self._number))
+
+    def lend(self, index: Any) -> None:
+        """Give a segment's index the centroids, which residuals are taken from; they stay this object's."""
+        index.quantizer = self._index.quantizer
+        index.own_fields = False
+
+    def nearest(self, queries: Floats) -> Places:
+        """The lists to look at, best first."""
+        scores, lists = self._centroids.search(queries, self.nprobe)
+        return lists, scores
+
+    def all(self, num_queries: int) -> Places:
+        """All lists. Their scores are zeros: no code's score contains them."""
+        lists = np.broadcast_to(np.arange(self._number), (num_queries, self._number))
+        return lists, np.broadcast_to(np.float32(0), lists.shape)
 
 
-def _search(segment: _Segment, queries: npt.NDArray[np.float32], fetch: int, live: tuple[Any, int]) -> _Found:
-    """The best `fetch` live vectors of a segment for each query."""
-    faiss = _faiss()
-    selector, num_live = live
-    count = min(fetch, num_live)
+def _search(segment: _Segment, queries: Floats, fetch: int, live: _Live, places: Places | None) -> _Found:
+    """The best `fetch` live vectors of a segment for each query, of those in the given lists."""
+    num_queries = len(queries)
+    count = min(fetch, live.number)
     if count == 0:
-        empty = np.empty((len(queries), 0))
-        return _Found(empty.astype(np.float32), empty.astype(np.int64), exhausted=True)
-    parameters = faiss.SearchParameters(sel=selector) if selector is not None else None
-    scores, ids = segment.index.search(queries, count, params=parameters)
-    return _Found(scores, ids, exhausted=count == num_live)
+        empty = np.empty((num_queries, 0))
+        return _Found(empty.astype(np.float32), empty.astype(np.int64), np.ones(num_queries, np.bool_))
+    if places is None:
+        scores, ids = segment.index.search(queries, count, params=live.parameters)
+        return _Found(scores, ids, np.full(num_queries, count == live.number))
+    library = dense_files.faiss()
+    lists, own = (np.ascontiguousarray(each) for each in places)
+    parameters = live.parameters
+    if lists.shape[1] != parameters.nprobe:
+        parameters = library.SearchParametersIVF(sel=live.selector, nprobe=lists.shape[1])
+    scores = np.empty((num_queries, count), np.float32)
+    ids = np.empty((num_queries, count), np.int64)
+    pointers = [library.swig_ptr(array) for array in (lists, own, scores, ids)]
+    segment.index.search_preassigned_c(num_queries, library.swig_ptr(queries), count, *pointers, False, parameters)
+    scores[ids < 0] = -np.inf
+    return _Found(scores, ids, (ids[:, -1] < 0) | (count == live.number))

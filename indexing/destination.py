@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import disk
-from indexing.segments import file_sha256
+from indexing.disk import file_sha256
 from indexing.storage import Storage, is_remote, open_storage
 
 RECORD = "_export.json"

@@ -5,6 +5,7 @@ Not here: what makes a write durable and visible at once, which is the store's p
 
 import contextlib
 import errno
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ def temporary(prefix: str, within: Path | None = None) -> Iterator[Path]:
         folder = tempfile.TemporaryDirectory(prefix=prefix, dir=within)
     with folder as name:
         yield Path(name)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, read once."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_room(folder: Path) -> None:

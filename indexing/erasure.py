@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from enrichment.errors import OperationError
 from enrichment.strategies import UNGROUNDED
-from indexing import dead, layout, manifest, segments, tables
+from indexing import dead, disk, layout, manifest, segments, tables
 from indexing.dead import Dead
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
@@ -101,7 +101,9 @@ def _build(
         }
         first, last = ids[0].as_py(), ids[-1].as_py()
         options = IndexOptions(**settings)
-        return segments.build(storage, run_id, [_PART], first, last, snapshot.dimension, options)
+        return segments.build(
+            storage, run_id, [_PART], first, last, snapshot.dimension, options, lists=snapshot.dense.trained
+        )
     finally:
         for name in names:
             storage.delete(name)
@@ -116,7 +118,7 @@ def _fetched(storage: Storage, segment: SegmentEntry, name: str, directory: Path
     """A file of a segment, checked; not through the cache, which is to hold nothing of this."""
     [listed] = [file for file in segment.files if file.name == name]
     path = storage.fetch(layout.segment(segment.id, name), directory / name)
-    if segments.file_sha256(path) != listed.sha256:
+    if disk.file_sha256(path) != listed.sha256:
         raise OperationError(
             f"{storage.uri}/{layout.segment(segment.id, name)} is damaged; restore it, then purge again"
         )
@@ -155,7 +157,7 @@ def rewrite_manifests(storage: Storage, known: Known, rewritten: Mapping[str, Re
 
 
 _CONTENT = (
-    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale", "held",
+    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale", "dense", "held",
 )  # fmt: skip
 
 
@@ -206,7 +208,7 @@ def _take(counts: dict[str, int], *groups: tuple[str, ...]) -> None:
 
 
 def remove_unlisted(storage: Storage) -> list[str]:
-    """Remove every segment and bitmap that no manifest lists, and what killed writers left: nobody else is at work."""
+    """Remove every segment, bitmap and trained file that no manifest lists, and what killed writers left: nobody else works."""
     kept = {segment.id for snapshot in snapshots(storage) for segment in snapshot.segments}
     bitmaps = {
         layout.dead(segment_id, entry.sha256)
@@ -215,6 +217,8 @@ def remove_unlisted(storage: Storage) -> list[str]:
     }
     removed = [entry.name for entry in storage.list(layout.SEGMENTS) if entry.name.split("/")[1] not in kept]
     removed += [entry.name for entry in storage.list(layout.DEAD) if entry.name not in bitmaps]
+    shared = {layout.trained(s.dense.trained.id) for s in snapshots(storage) if s.dense.trained}
+    removed += [entry.name for entry in storage.list(layout.TRAINED) if entry.name not in shared]
     for name in removed:
         storage.delete(name)
     for entry in list(storage.unfinished()):

@@ -44,6 +44,8 @@ def _record(found: Manifest) -> dict[str, Any]:
         "chunks": found.counts["chunks"]["total"],
         "segments": len(found.segments),
         "dead_rows": sum(entry.num_rows for entry in found.dead.values()),
+        "dense": found.dense.kind,
+        "recall": found.dense.recall,
         "size_bytes": sum(file.size_bytes for segment in found.segments for file in segment.files),
     }
 
@@ -142,7 +144,7 @@ def _following(latest: Manifest, content: Manifest, held: int | None) -> Manifes
 
 
 _CONTENT = (
-    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale",
+    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale", "dense",
 )  # fmt: skip
 
 
@@ -154,8 +156,10 @@ def _require_files(storage: Storage, snapshot: Manifest) -> None:
         for file in segment.files
     }
     wanted |= {layout.dead(segment_id, entry.sha256): entry.size_bytes for segment_id, entry in snapshot.dead.items()}
+    if snapshot.dense.trained:
+        wanted[layout.trained(snapshot.dense.trained.id)] = snapshot.dense.trained.size_bytes
     folders = [layout.segment(segment.id, "") for segment in snapshot.segments]
-    folders += [layout.dead(segment_id, "") for segment_id in snapshot.dead]
+    folders += [layout.dead(segment_id, "") for segment_id in snapshot.dead] + [layout.TRAINED]
     there = {entry.name: entry.size_bytes for folder in folders for entry in storage.list(folder)}
     for name, size_bytes in wanted.items():
         if there.get(name) != size_bytes:

@@ -24,6 +24,7 @@ class SituateRetriever(BaseRetriever):  # type: ignore[misc]
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         with self.corpus.using(self.mode) as snapshot:
-            found = snapshot.search(query, self.k, self.mode, self.window, self.within_section, self.budget)
+            how = {"window": self.window, "within_section": self.within_section, "budget": self.budget}
+            found = snapshot.search(query, self.k, self.mode, **how)
             about = {"snapshot": snapshot.manifest.sequence}
         return [Document(id=p.id, page_content=p.text, metadata={**p.metadata(), **about}) for p in found]

@@ -5,6 +5,7 @@ SEGMENTS = "segments/"
 LEDGER = "ledger/"
 RUNS = "runs/"
 DEAD = "dead/"
+TRAINED = "trained/"
 
 DOCUMENTS = "documents.parquet"
 ORIGINALS = "originals.bin"
@@ -43,6 +44,11 @@ def segment(segment_id: str, file: str) -> str:
 def dead(segment_id: str, sha256: str) -> str:
     """The bitmaps of a segment's dead rows and documents, named after their content."""
     return f"{DEAD}{segment_id}/{sha256}"
+
+
+def trained(trained_id: str) -> str:
+    """What was trained once for the dense indexes of many segments."""
+    return f"{TRAINED}{trained_id}.faiss"
 
 
 def ledger_part(run_id: str, part: str) -> str:

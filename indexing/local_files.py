@@ -15,9 +15,10 @@ from pathlib import Path
 
 from enrichment import models
 from enrichment.errors import OperationError
-from indexing import layout
-from indexing.manifest import FileEntry, SegmentEntry
-from indexing.segments import file_sha256
+from indexing import layout, trained
+from indexing.dense_files import Trained
+from indexing.disk import file_sha256
+from indexing.manifest import FileEntry, SegmentEntry, TrainedEntry
 from indexing.storage import Storage
 
 _FETCHING = "fetching"  # beside the segments: Lucene takes any `segments_1.part` in its folder for a commit of its own
@@ -30,7 +31,7 @@ class LocalFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._cache = models.cache_directory() / "corpora" / hashlib.sha256(storage.uri.encode()).hexdigest()[:24]
-        self._verified: set[tuple[str, int, int, int, int]] = set()
+        self._known: set[tuple[str, int, int, int, int]] = set()
 
     def named(self, segment: SegmentEntry, name: str) -> Path:
         """One file of a segment by its name, verified."""
@@ -46,13 +47,19 @@ class LocalFiles:
             raise OperationError(f"segment {segment.id} has no {prefix} in its manifest: it is damaged")
         return paths[0].parent
 
+    def trained(self, entry: TrainedEntry) -> Trained:
+        """What the dense indexes share, verified."""
+        return trained.opened(entry, self._verified(layout.trained(entry.id), entry))
+
     def forget(self, segment_id: str) -> None:
         """Remove this machine's copies of a segment's files."""
         shutil.rmtree(self._cache / layout.segment(segment_id, ""), ignore_errors=True)
 
     def verified(self, segment: SegmentEntry, entry: FileEntry) -> Path:
         """A local file that is as the manifest says. Raises OperationError naming the file that is not."""
-        name = layout.segment(segment.id, entry.name)
+        return self._verified(layout.segment(segment.id, entry.name), entry)
+
+    def _verified(self, name: str, entry: FileEntry | TrainedEntry) -> Path:
         cached = self._cache / name
         if self._is_as_listed(cached, entry):
             return cached
@@ -73,18 +80,18 @@ class LocalFiles:
             fetched.unlink(missing_ok=True)
             self._sweep()
 
-    def _is_as_listed(self, path: Path, entry: FileEntry) -> bool:
+    def _is_as_listed(self, path: Path, entry: FileEntry | TrainedEntry) -> bool:
         """Whether a file has the listed size and hash. It is hashed once, and again when its inode, size or time changes."""
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         stamp = (entry.sha256, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        if stamp in self._verified:
+        if stamp in self._known:
             return True
         if found.st_size != entry.size_bytes or file_sha256(path) != entry.sha256:
             return False
-        self._verified.add(stamp)
+        self._known.add(stamp)
         return True
 
     def _sweep(self) -> None:

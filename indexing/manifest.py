@@ -15,12 +15,14 @@ from typing import Any
 
 from enrichment.errors import ConfigError, OperationError, PublishGateError
 from indexing import layout
+from indexing.dense_kind import FLAT
 from indexing.storage import MissingObjectError, Storage
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
-"""1: no dead rows, nothing stale, nothing held. A reader of version 1 would show deleted documents."""
+FORMAT_VERSION = 3
+"""1: no dead rows, nothing stale, nothing held. A reader of version 1 would show deleted documents.
+2: flat dense indexes only. A reader of version 2 does not know the trained file that others need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """An immutable segment. `digest` covers documents, originals, vectors and rows."""
+    """An immutable segment. `digest` covers documents, originals, vectors and rows; `trained` is the id of the trained file
+    that its dense index was built with, null for a flat one.
+    """
 
     id: str
     digest: str
@@ -43,6 +47,7 @@ class SegmentEntry:
     num_rows: int
     num_vectors: int
     files: tuple[FileEntry, ...]
+    trained: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,35 @@ class DeadEntry:
     size_bytes: int
     num_documents: int
     num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedEntry:
+    """What was trained for a corpus: `trained/<id>.faiss`, its kind as a FAISS factory string, the vectors that it was trained
+    on, how many the corpus had then, and the mean score of a trained vector with its list's centroid.
+    """
+
+    id: str
+    kind: str
+    size_bytes: int
+    sha256: str
+    num_vectors: int
+    corpus_vectors: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class DenseEntry:
+    """The kind of the dense indexes. With lists: how many of them a search looks at, the recall@10 against exact search that
+    was measured when they were made, with how many queries, and the vectors that came since. A flat index is exact.
+    """
+
+    kind: str = FLAT
+    recall: float = 1.0
+    num_queries: int = 0
+    nprobe: int | None = None
+    added: int = 0
+    trained: TrainedEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +108,7 @@ class Manifest:
     stale: tuple[Mapping[str, Any], ...] = ()
     """Documents whose new version could not be used and whose previous one serves: id, source and source_sha256 of the new
     version, reason, and the nights in which it was tried."""
+    dense: DenseEntry = DenseEntry()
     held: int | None = None  # the snapshot that was rolled back to, until the rollback is released
 
     def to_json(self) -> bytes:
@@ -111,11 +146,20 @@ def from_json(data: bytes, name: str) -> Manifest:
         )
         dead = {segment: DeadEntry(**entry) for segment, entry in record.pop("dead").items()}
         rejected, stale = tuple(record.pop("rejected")), tuple(record.pop("stale", ()))
-        return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, **record)
+        dense = _dense(record.pop("dense", None))
+        return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, dense=dense, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OperationError(
             f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"
         ) from error
+
+
+def _dense(listed: dict[str, Any] | None) -> DenseEntry:
+    """Flat where a manifest says nothing: up to version 2 there was nothing else."""
+    if listed is None:
+        return DenseEntry()
+    trained = listed.pop("trained")
+    return DenseEntry(**listed, trained=TrainedEntry(**trained) if trained else None)
 
 
 def latest(storage: Storage) -> Manifest | None:
@@ -147,6 +191,14 @@ def require_latest(storage: Storage) -> Manifest:
     if found is None:
         raise ConfigError(f"{storage.uri} holds no snapshot; run `situate refresh CONFIG` first or check the path")
     return found
+
+
+def find(storage: Storage, sequence: int | None = None) -> Manifest:
+    """The newest manifest, or the one with the given sequence number. Raises ConfigError if there is none."""
+    try:
+        return require_latest(storage) if sequence is None else load(storage, sequence)
+    except MissingObjectError as error:
+        raise ConfigError(f"{storage.uri} holds no snapshot {sequence}; see what lies in {layout.MANIFESTS}") from error
 
 
 class LostRaceError(OperationError):
@@ -182,6 +234,17 @@ def _is_published(storage: Storage, manifest: Manifest) -> bool:
         where = f"{storage.uri}/{layout.manifest(manifest.sequence)}"
         raise LostRaceError(f"{where} was published by another run; run the same command again")
     return True
+
+
+def check_lists(found: Manifest) -> None:
+    """Raise OperationError if a segment's dense index has other lists than its snapshot says: it would find wrong ones."""
+    wanted = found.dense.trained.id if found.dense.trained else None
+    for segment in found.segments:
+        if segment.trained != wanted:
+            raise OperationError(
+                f"snapshot {found.sequence} lists {wanted or 'no trained file'}, but its segment {segment.id} was built with"
+                f" {segment.trained or 'none'}: it is damaged; publish again or roll back to an earlier snapshot"
+            )
 
 
 def refuse_held(storage: Storage, found: Manifest | None) -> None:

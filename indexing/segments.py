@@ -21,10 +21,13 @@ import pyarrow.compute as pc
 from enrichment.errors import ConfigError, OperationError
 from enrichment.records import Status
 from enrichment.strategies import UNGROUNDED
-from indexing import analyzers, dense, disk, layout, lexical_build, tables
-from indexing.manifest import FileEntry, SegmentEntry, digest
+from indexing import analyzers, dense_files, dense_kind, disk, layout, lexical_build, tables, trained
+from indexing.dense_files import Trained
+from indexing.disk import file_sha256
+from indexing.manifest import FileEntry, SegmentEntry, TrainedEntry, digest
 from indexing.staging import STAGED_DOCUMENTS
 from indexing.storage import Storage
+from indexing.tables import as_matrix
 
 TextField = Literal["context", "header", "body"]
 _BATCH_ROWS = 1000  # that are Python objects at a time
@@ -32,13 +35,19 @@ _BATCH_ROWS = 1000  # that are Python objects at a time
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """The `index` section of the configuration."""
+    """The `index` section of the configuration.
 
-    dense: Literal["auto", "flat"] = "auto"
+    `dense` is auto, flat or a FAISS factory string (`dense_kind.py`); `memory_gb` bounds what the dense indexes of one snapshot
+    take in serving, in 10^9 bytes; below `recall_floor` nothing is published.
+    """
+
+    dense: str = "auto"
     dense_text: tuple[TextField, ...] = ("header", "body")
     lexical_text: tuple[TextField, ...] = ("context", "header", "body")
     language: str = analyzers.AUTO
     rows_per_segment: int = 500_000
+    memory_gb: float | None = None
+    recall_floor: float = 0.9
 
     def __post_init__(self) -> None:
         for name in ("dense_text", "lexical_text"):
@@ -47,6 +56,7 @@ class IndexOptions:
                 raise ConfigError(
                     f"index.{name} must list each of context, header, body at most once, and one at least"
                 )
+        dense_kind.check(self.dense, self.memory_gb, self.recall_floor)
         if self.language != analyzers.AUTO:
             analyzers.check_language(self.language)
         if self.rows_per_segment < 1:
@@ -85,18 +95,27 @@ def build(
     dimension: int,
     options: IndexOptions,
     refused: Refused = (),
+    lists: TrainedEntry | None = None,
 ) -> SegmentEntry:
     """Build and upload the segment of the staged documents with ids in `[first_id, last_id]`, but for the refused ones."""
     with disk.temporary("situate-staged-") as work:
         kept = (_staged(storage, run_id, part, dimension, work / part, refused) for part in parts)
-        return build_from(storage, kept, (first_id, last_id), dimension, options)
+        return build_from(storage, kept, (first_id, last_id), dimension, options, lists)
 
 
 def build_from(
-    storage: Storage, parts: Iterable[Part], ids: Ids, dimension: int, options: IndexOptions
+    storage: Storage,
+    parts: Iterable[Part],
+    ids: Ids,
+    dimension: int,
+    options: IndexOptions,
+    lists: TrainedEntry | None = None,
 ) -> SegmentEntry:
-    """Build and upload the segment of the documents of any parts with ids in `[ids[0], ids[1]]`."""
-    with disk.temporary("situate-segment-") as target:
+    """Build and upload the segment of the documents of any parts with ids in `[ids[0], ids[1]]`; its dense index is flat, or
+    has the trained `lists`.
+    """
+    with disk.temporary("situate-segment-") as target, disk.temporary("situate-trained-") as beside:
+        shared = trained.fetched(storage, lists, beside) if lists else None
         documents, rows, vectors = _gather(parts, ids)
         documents = _place(documents, rows, target / layout.ORIGINALS)
         tables.write(documents, target / layout.DOCUMENTS)
@@ -110,7 +129,7 @@ def build_from(
         )
         # The nonce keeps two runs that build the same segment at once from mixing their Lucene files.
         segment_id = f"{content_digest[:24]}-{secrets.token_hex(4)}"
-        _index(rows, vectors, dimension, segment_id, target, options)
+        _index(rows, vectors, dimension, segment_id, target, options, shared)
         counts = {
             layout.DOCUMENTS: documents.num_rows,
             layout.ROWS: rows.num_rows,
@@ -118,15 +137,29 @@ def build_from(
             layout.DENSE: vectors.num_rows,
         }
         files = _upload(storage, segment_id, target, counts)
-    return SegmentEntry(segment_id, content_digest, documents.num_rows, rows.num_rows, vectors.num_rows, tuple(files))
+    return SegmentEntry(
+        segment_id,
+        content_digest,
+        documents.num_rows,
+        rows.num_rows,
+        vectors.num_rows,
+        tuple(files),
+        lists.id if lists else None,
+    )
 
 
 def _index(
-    rows: pa.Table, vectors: pa.Table, dimension: int, segment_id: str, target: Path, options: IndexOptions
+    rows: pa.Table,
+    vectors: pa.Table,
+    dimension: int,
+    segment_id: str,
+    target: Path,
+    options: IndexOptions,
+    shared: Trained | None,
 ) -> None:
     """Build both indexes and see that each holds all rows, as vectors and as texts."""
     matrix = as_matrix(vectors, dimension)
-    dense.build(matrix, target / layout.DENSE)
+    dense_files.build(matrix, target / layout.DENSE, shared)
     (target / layout.LEXICAL).mkdir()
     texts = ("\n".join(fields) for fields in text_fields(rows, options.lexical_text))
     num_texts = lexical_build.build(texts, segment_id, target / layout.LEXICAL, options.language)
@@ -136,23 +169,6 @@ def _index(
     ):
         if wanted != found:
             raise OperationError(f"segment {segment_id} has {wanted} {what} but {found} in its {name} index")
-
-
-def as_matrix(vectors: pa.Table, dimension: int) -> np.ndarray:
-    """The vectors of a table, `(n, dimension) float16`, in its order."""
-    column = vectors["vector"].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    data = b"".join(column.to_pylist()) if column.offset else column.buffers()[1]
-    count = len(column) * dimension
-    flat = np.frombuffer(data, dtype=np.float16, count=count) if count else np.zeros(0, dtype=np.float16)
-    return flat.reshape(-1, dimension)
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file, read once."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _staged(storage: Storage, run_id: str, part: str, dimension: int, work: Path, refused: Refused) -> Part:

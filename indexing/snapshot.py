@@ -30,7 +30,7 @@ from indexing.mapping import mapped
 from indexing.originals import Originals, Slice
 from indexing.passages import Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
-from indexing.storage import MissingObjectError, Storage
+from indexing.storage import Storage
 from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
@@ -255,8 +255,12 @@ class Snapshot:
         return Passage(document["id"], document["title"], *stretch.span, text, inside[0].score, tuple(inside))
 
     def _open_dense(self) -> DenseIndex:
-        paths = [(s.id, self._files.named(s, layout.DENSE)) for s in self.manifest.segments]
-        return DenseIndex.open(paths, self.manifest.dimension, [s.num_vectors for s in self.manifest.segments])
+        shared, segments = self.manifest.dense, self.manifest.segments
+        manifest.check_lists(self.manifest)
+        paths = [(s.id, self._files.named(s, layout.DENSE)) for s in segments]
+        trained = self._files.trained(shared.trained) if shared.trained else None
+        counts = [s.num_vectors for s in segments]
+        return DenseIndex.open(paths, self.manifest.dimension, counts, trained, shared.nprobe or 1)
 
     def _open_lexical(self) -> LexicalIndex:
         directories = [(s.id, self._files.below(s, layout.LEXICAL)) for s in self.manifest.segments]
@@ -288,12 +292,4 @@ def _opened_embedder(options: EmbeddingOptions) -> Embedder:
 
 def open_snapshot(storage: Storage, sequence: int | None = None, files: LocalFiles | None = None) -> Snapshot:
     """Open the newest snapshot in a store, or the one with the given sequence number. Raises ConfigError if there is none."""
-    return Snapshot(storage, find_manifest(storage, sequence), files)
-
-
-def find_manifest(storage: Storage, sequence: int | None = None) -> Manifest:
-    """The newest manifest, or the one with the given sequence number. Raises ConfigError if there is none."""
-    try:
-        return manifest.require_latest(storage) if sequence is None else manifest.load(storage, sequence)
-    except MissingObjectError as error:
-        raise ConfigError(f"{storage.uri} holds no snapshot {sequence}; see what lies in {layout.MANIFESTS}") from error
+    return Snapshot(storage, manifest.find(storage, sequence), files)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -209,3 +210,14 @@ def _check_kind(found: pa.Schema, kind: pa.Schema, name: str) -> Mapping[str, An
     if not found.equals(pa.schema([field for field in kind if field.name not in lacking])):
         raise OperationError(f"{name} has other columns than {kind_name.decode()} of version {version}")
     return lacking
+
+
+def as_matrix(vectors: pa.Table, dimension: int) -> np.ndarray:
+    """The vectors of a table, `(n, dimension) float16`, in its order."""
+    column = vectors["vector"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    data = b"".join(column.to_pylist()) if column.offset else column.buffers()[1]
+    count = len(column) * dimension
+    flat = np.frombuffer(data, dtype=np.float16, count=count) if count else np.zeros(0, dtype=np.float16)
+    return flat.reshape(-1, dimension)

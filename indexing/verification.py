@@ -7,15 +7,15 @@ found is named by file and by the snapshots that it breaks. Nothing is repaired 
 import json
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import contents, dead, layout, ledger_parts, manifest
-from indexing.manifest import Manifest, SegmentEntry
-from indexing.segments import file_sha256
+from indexing import contents, dead, layout, ledger_parts, manifest, trained
+from indexing.disk import file_sha256
+from indexing.manifest import Manifest, SegmentEntry, TrainedEntry
 from indexing.storage import MissingObjectError, Storage
 
 _SUCCESSES = 5  # newest records of runs that are looked at
@@ -68,11 +68,13 @@ def _problems(storage: Storage, share: float, tally: _Tally) -> Iterator[Problem
     listed: dict[str, tuple[SegmentEntry, int]] = {
         segment.id: (segment, snapshot.dimension) for snapshot in snapshots for segment in snapshot.segments
     }
+    shared, damaged = _trained(storage, snapshots, tally)
+    yield from damaged
     chosen = set(_sampled(sorted(listed), share))
     tally.segments, tally.segments_read = len(listed), len(chosen)
     for segment_id in sorted(listed):
         users = tuple(s.sequence for s in snapshots if any(each.id == segment_id for each in s.segments))
-        for file, problem in _segment(storage, *listed[segment_id], segment_id in chosen, tally):
+        for file, problem in _segment(storage, *listed[segment_id], shared, segment_id in chosen, tally):
             yield Problem(layout.segment(segment_id, file), problem, users)
     yield from _bitmaps(storage, snapshots, tally)
     yield from _ledger(storage, share, tally)
@@ -88,7 +90,12 @@ def _missing_manifests(storage: Storage) -> Iterator[Problem]:
 
 
 def _segment(
-    storage: Storage, segment: SegmentEntry, dimension: int, read: bool, tally: _Tally
+    storage: Storage,
+    segment: SegmentEntry,
+    dimension: int,
+    shared: Mapping[str, TrainedEntry],
+    read: bool,
+    tally: _Tally,
 ) -> Iterator[tuple[str, str]]:
     """The problems of one segment: by the listing alone, or also by all that its files hold."""
     folder = layout.segment(segment.id, "")
@@ -112,8 +119,35 @@ def _segment(
             if problem is not None:
                 sound = False
                 yield file.name, problem
-        if read and sound:
-            yield from contents.problems(directory, segment, dimension)
+        # What was built with a trained file that is damaged cannot be compared; that file is named already.
+        if read and sound and (segment.trained is None or segment.trained in shared):
+            lists = trained.fetched(storage, shared[segment.trained], directory) if segment.trained else None
+            yield from contents.problems(directory, segment, dimension, lists)
+
+
+def _trained(
+    storage: Storage, snapshots: Sequence[Manifest], tally: _Tally
+) -> tuple[Mapping[str, TrainedEntry], list[Problem]]:
+    """The trained files that are sound, by id, and what is wrong: with the others, or with who lists them."""
+    sound: dict[str, TrainedEntry] = {}
+    problems = []
+    for entry in {s.dense.trained for s in snapshots if s.dense.trained}:
+        tally.files += 1
+        users = tuple(s.sequence for s in snapshots if s.dense.trained == entry)
+        with tempfile.TemporaryDirectory(prefix="situate-verify-") as work:
+            try:
+                trained.fetched(storage, entry, Path(work))
+                sound[entry.id] = entry
+                tally.bytes_read += entry.size_bytes
+            except OperationError as error:
+                sentence = "is missing" if isinstance(error, MissingObjectError) else str(error)
+                problems.append(Problem(layout.trained(entry.id), sentence, users))
+    for snapshot in snapshots:
+        try:
+            manifest.check_lists(snapshot)
+        except OperationError as error:
+            problems.append(Problem(layout.manifest(snapshot.sequence), str(error), (snapshot.sequence,)))
+    return sound, sorted(problems, key=lambda problem: problem.file)
 
 
 def _fetched(storage: Storage, name: str, path: Path, sha256: str) -> str | None:

@@ -5,7 +5,7 @@ segments, compaction's included. Nothing here reads a text; the building itself 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from indexing import compaction, dead, segments
 from indexing.dead import Dead
-from indexing.manifest import DeadEntry, Manifest, SegmentEntry
+from indexing.manifest import DeadEntry, Manifest, SegmentEntry, TrainedEntry
 from indexing.storage import Storage
 from jobs.config import Config
 from jobs.difference import Plan
@@ -37,6 +37,13 @@ class Carried:
         return [segment for segment in self.segments if segment not in self.chosen]
 
 
+def with_lists(carried: Carried, lists: TrainedEntry | None) -> Carried:
+    """The same, with all segments to be rewritten that have other lists: every segment of a snapshot has the same ones."""
+    wanted = lists.id if lists else None
+    chosen = [s for s in carried.segments if s in carried.chosen or s.trained != wanted]
+    return replace(carried, chosen=chosen)
+
+
 def carry(storage: Storage, plan: Plan, settled: Settled, config: Config) -> Carried:
     """Mark what dies tonight, drop what is wholly dead, choose what is to be rewritten."""
     if plan.previous is None or plan.settings:
@@ -55,7 +62,9 @@ def carry(storage: Storage, plan: Plan, settled: Settled, config: Config) -> Car
     return Carried(serving, found, chosen)
 
 
-def staged_tasks(run_id: str, settled: Settled, config: Config, dimension: int) -> list[Task]:
+def staged_tasks(
+    run_id: str, settled: Settled, config: Config, dimension: int, lists: TrainedEntry | None = None
+) -> list[Task]:
     """The segments of what was worked on tonight."""
     return [
         partial(
@@ -67,12 +76,20 @@ def staged_tasks(run_id: str, settled: Settled, config: Config, dimension: int) 
             dimension=dimension,
             options=config.index,
             refused=settled.refused,
+            lists=lists,
         )
         for first, last, parts in cut_segments(settled.kept, config.index.rows_per_segment)
     ]
 
 
-def compaction_tasks(plan: Plan, settled: Settled, carried: Carried, config: Config, dimension: int) -> list[Task]:
+def compaction_tasks(
+    plan: Plan,
+    settled: Settled,
+    carried: Carried,
+    config: Config,
+    dimension: int,
+    lists: TrainedEntry | None = None,
+) -> list[Task]:
     """The segments that take the place of the chosen ones."""
     if plan.previous is None or not carried.chosen:
         return []
@@ -91,6 +108,7 @@ def compaction_tasks(plan: Plan, settled: Settled, carried: Carried, config: Con
             last_id=last,
             dimension=dimension,
             options=config.index,
+            lists=lists,
         )
         for first, last, parts in cut_segments(table, config.index.rows_per_segment)
     ]

@@ -93,10 +93,12 @@ class Config:
         return loaded
 
     def content_fingerprint(self) -> str:
-        """Changes with every setting that can change a row, a vector or an index: not with replicas or limits."""
+        """Changes with every setting that can change a row, a vector or a lexical index: not with replicas or limits."""
         settings = self.as_dict()
         for section in ("corpus", "limits", "compaction", "search"):
             settings.pop(section)
+        for key in ("dense", "memory_gb", "recall_floor"):  # how the same vectors are indexed: `indexes.py` sees to it
+            settings["index"].pop(key)
         settings["documents"].pop("uri")  # where the sources lie; what they hold is compared by itself
         # What a server offers is in the model's fingerprint; where it is, and how it is used, changes no answer.
         for key in ("replicas", "gpus_per_replica", "endpoint", "served_name", "concurrency"):

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 _LINE_EVERY_S = 10.0
 _LINES = (".jsonl", ".ndjson")
@@ -22,13 +22,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Export, with a line on stderr now and then; the record of `export --json`."""
-    from indexing import destination, export
-    from indexing.snapshot import find_manifest
+    from indexing import destination, export, manifest
     from indexing.storage import open_storage
 
     storage, started = open_storage(options.corpus), time.monotonic()
-    found = find_manifest(storage, options.snapshot)
-    form = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
+    found = manifest.find(storage, options.snapshot)
+    form: Literal["parquet", "jsonl"] = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
     with destination.opened(options.target) as target:
         say = _reporter(found.counts["chunks"]["total"])
         exported = export.write(storage, found, target, form, say)

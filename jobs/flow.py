@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment.errors import OperationError, SituateError
-from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, is_remote, open_storage
 from jobs import memory
 from jobs.counting import CountDocuments
@@ -29,6 +28,7 @@ from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
 
+T = TypeVar("T")
 WINDOW_DOCUMENTS = (
     1024  # longest first inside a window; parts then stay close to document order, for the segments' sake
 )
@@ -210,12 +210,12 @@ def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None])
     return pa.concat_tables(found)
 
 
-def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:
-    """Build a segment per task, side by side; in the order of the tasks."""
+def build_segments(run: Run, tasks: Sequence[Callable[[Storage], T]]) -> list[T]:
+    """Build a segment per task, or measure one, side by side; in the order of the tasks."""
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_build_segment)
-    built: list[SegmentEntry] = _results([remote.remote(run, task) for task in tasks])
+    built: list[T] = _results([remote.remote(run, task) for task in tasks])
     return built
 
 
@@ -252,7 +252,7 @@ def _count(run: Run, blocks: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables([runner.run(counting.counted(block)) for block in blocks])
 
 
-def _build_segment(run: Run, task: Callable[[Storage], SegmentEntry]) -> SegmentEntry:
+def _build_segment(run: Run, task: Callable[[Storage], T]) -> T:
     run.enter()
     try:
         return task(open_storage(run.config.corpus))

@@ -6,16 +6,18 @@ Rows, ledger and segments come out the same; only who does the work, and when, d
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pyarrow as pa
 
-from indexing.manifest import SegmentEntry
 from indexing.storage import Storage, open_storage
 from jobs.counting import CountDocuments
 from jobs.flow import Enrichment, plan_blocks
 from jobs.sources import Listing, scan_file
 from jobs.steps import EnrichDocuments, Run
 from jobs.vectors import StageVectors
+
+T = TypeVar("T")
 
 
 def scan(listing: Listing, max_bytes: int) -> pa.Table:
@@ -45,7 +47,7 @@ def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None])
         return pa.concat_tables([runner.run(counting.counted(block)) for block in plan_blocks(refs, 1)])
 
 
-def build_segments(run: Run, tasks: Sequence[Callable[[Storage], SegmentEntry]]) -> list[SegmentEntry]:
+def build_segments(run: Run, tasks: Sequence[Callable[[Storage], T]]) -> list[T]:
     """Carry out the tasks, two at a time: Lucene's part of each is a process of its own."""
     storage = open_storage(run.config.corpus)
     with ThreadPoolExecutor(2) as pool:

@@ -6,19 +6,32 @@ creation of the manifest, last; whatever happens before it, readers see the prev
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment import prompts
 from enrichment.embed import open_embedder
 from enrichment.errors import ConfigError
-from indexing import layout, live, manifest, staging
-from indexing.manifest import Manifest, SegmentEntry
+from indexing import dense_kind, layout, live, manifest, staging
+from indexing.manifest import Manifest
 from indexing.storage import Storage, open_storage
-from jobs import caps, carrying, counts, defaults, difference, earlier_runs, flow, memory, publication, retries, sources
-from jobs.carrying import Task
+from jobs import (
+    caps,
+    carrying,
+    counts,
+    defaults,
+    difference,
+    earlier_runs,
+    flow,
+    indexes,
+    memory,
+    publication,
+    retries,
+    sources,
+)
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
 from jobs.flow import Enrichment
@@ -29,6 +42,8 @@ from jobs.sources import Listing
 from jobs.spans import Spans, read_spans
 from jobs.steps import Reuse, Run
 from jobs.summaries import summaries
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,7 @@ class Result:
     exceeded: tuple[str, ...]
     rejected: tuple[Mapping[str, str], ...]
     stale: tuple[Mapping[str, Any], ...]
+    dense: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -65,7 +81,7 @@ class Workers(Protocol):
     def enrich_and_stage(self, run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> Enrichment:
         """Run all references through both steps."""
 
-    def build_segments(self, run: Run, tasks: Sequence[Task]) -> list[SegmentEntry]:
+    def build_segments(self, run: Run, tasks: Sequence[Callable[[Storage], T]]) -> list[T]:
         """Carry out the tasks, in their order."""
 
     def count(self, run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
@@ -125,7 +141,10 @@ def night(
     storage = checked.storage
     plan, config, checked = planned(previous, config, checked, progress, workers, asked)
     memory.give_back()
-    if previous is not None and not plan.due and not defaults.restated(config, previous):
+    restated = previous is not None and (
+        defaults.restated(config, previous) or indexes.is_due(previous, config, checked.dimension)
+    )
+    if previous is not None and not plan.due and not restated:
         return unchanged(config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
     if (cap := caps.allowed_tokens(storage, config, asked)) is not None:
@@ -136,9 +155,13 @@ def night(
         memory.give_back()  # for those who build the segments
         with progress.stage("index", 0):
             carried = carrying.carry(storage, plan, settled, config)
-            staged = carrying.staged_tasks(run.id, settled, config, checked.dimension)
-            rewritten = carrying.compaction_tasks(plan, settled, carried, config, checked.dimension)
+            choice = indexes.choose(storage, run.id, plan, settled, carried, config, checked.dimension)
+            carried = carrying.with_lists(carried, choice.lists)
+            staged = carrying.staged_tasks(run.id, settled, config, checked.dimension, choice.lists)
+            rewritten = carrying.compaction_tasks(plan, settled, carried, config, checked.dimension, choice.lists)
             built = workers.build_segments(run, [*staged, *rewritten])
+            measured = workers.build_segments(run, indexes.measuring_tasks(choice, built, checked.dimension))
+            dense = indexes.with_recall(choice, measured, config)
         with progress.stage("publish", 0):
             dead = carrying.listed_dead(storage, previous, carried)
             segments = (*carried.kept(), *built)
@@ -156,6 +179,7 @@ def night(
                 dead=dead,
                 rejected=counts.rejected(census),
                 stale=settled.stale,
+                dense=dense,
             )
             manifest.publish(storage, published)
         remove_staged(storage, run.id)
@@ -169,6 +193,7 @@ def night(
             exceeded=counts.exceeded_limits(config, counted),
             rejected=published.rejected,
             stale=published.stale,
+            dense=indexes.summary(dense),
         )
         progress.report(result.as_dict(), settled.kept)
     return result
@@ -180,6 +205,7 @@ def check(config: Config) -> Checked:
     listing = sources.list_files(config.documents, besides=config.corpus)
     spans = read_spans(config.split)
     dimension, fingerprints = check_models(config)
+    dense_kind.check_dimension(dense_kind.parse(config.index.dense), dimension)
     if spans is not None:
         fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
     return Checked(storage, listing, spans, dimension, fingerprints)
@@ -217,7 +243,7 @@ def new_run(run_id: str, config: Config, checked: Checked, plan: Plan, asked: As
 
 def enrich(run: Run, plan: Plan, workers: Workers, progress: Progress) -> tuple[Settled, Enrichment]:
     """Work on what is due; where that fails and a setting changed, on the version that was served before."""
-    done = Enrichment(summaries(staging.UNITS.empty_table(), ""), [], {})
+    done = Enrichment(summaries(staging.UNITS.empty_table(), "", np.empty(0, np.int64)), [], {})
     if plan.work.num_rows:
         done = workers.enrich_and_stage(run, plan.work, progress.counts)
     settled = retries.settle(plan, done.summary)
@@ -264,6 +290,7 @@ def unchanged(config: Config, previous: Manifest, plan: Plan, progress: Progress
         exceeded=counts.withheld(config, plan.changes.withheld),
         rejected=previous.rejected,
         stale=previous.stale,
+        dense=indexes.summary(previous.dense),
     )
 
 

@@ -64,7 +64,7 @@ class StageVectors:
                 tables.write(table, work / name)
                 self._storage.put_file(staged(self._run.id, part, name), work / name)
         self._report({"documents": units.num_rows, "embedded": rows.num_rows})
-        return summaries(units, part)
+        return summaries(units, part, vectors["row"].to_numpy())
 
     def _vectors(self, rows: pa.Table, part: str) -> pa.Table:
         texts, owners = texts_of(rows, self._run.config.index.dense_text, self._embedder)

@@ -13,7 +13,7 @@ FORBIDDEN = {"enrichment": {"indexing", "jobs", "ray"}, "indexing": {"jobs", "ra
 DOORS = {
     "boto3": {"indexing/s3.py"},
     "botocore": {"indexing/s3.py"},
-    "faiss": {"indexing/dense.py"},
+    "faiss": {"indexing/dense_files.py"},
     "fastapi": {"indexing/http.py"},
     "jnius": {"indexing/jvm.py", "indexing/lexical.py"},
     "langchain_core": {"indexing/langchain_retriever.py"},

@@ -15,6 +15,7 @@ from indexing import s3
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
 
+import dense  # noqa: E402
 import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
@@ -129,3 +130,16 @@ def test_serving_is_measured_from_import_to_swap(
     assert 0 <= int(read.replace(",", "")) - int(new.replace(",", "")) < 5_000  # the listing is not counted
     answered = re.search(r"([\d,]+) answered, 0 failed; it took", output)
     assert answered and 100 < int(answered[1]) < 400
+
+
+def test_a_dense_index_is_measured_against_faiss_and_in_segments(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--vectors", "3000", "--dimension", "32", "--topics", "40", "--queries", "20", "--segments", "3"]
+    dense.main([*given, "--kind", "IVF16,SQfp16"])
+    found = {line[:28].strip(): line[28:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert found["index"] == "IVF16,SQfp16 over 3,000 x 32 in 40 topics"
+    assert found["same vectors and scores"] == "20 of 20 queries"
+    assert 0.9 < float(found["recall@10 of the queries"]) <= 1
+    assert found["build, plain FAISS"].split("ratio ")[1] and "MB" in found["load, cold"]
+    assert float(found["lists of each segment's own"].partition("%")[0]) < 100
+    dense.main([*given, "--kind", "flat"])
+    assert "recall@10 of the queries     1.000\n" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from enrichment.errors import OperationError
-from indexing import dense
+from indexing import dense, dense_files
 from indexing.dense import DenseIndex
 
 Floats = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ def open_parts(tmp_path: Path) -> Callable[[Sequence[Floats]], DenseIndex]:
     def build_and_open(parts: Sequence[Floats]) -> DenseIndex:
         paths = [(f"s{number}", tmp_path / f"{number}.faiss") for number in range(len(parts))]
         for part, (_, path) in zip(parts, paths, strict=True):
-            dense.build(part, path)
+            dense_files.build(part, path)
         return DenseIndex.open(paths, DIMENSION, [len(part) for part in parts])
 
     return build_and_open
@@ -52,8 +52,8 @@ def test_scores_are_those_of_the_rounded_vectors(open_parts: Open) -> None:
 
 def test_float16_and_float32_give_the_same_file(tmp_path: Path) -> None:
     vectors = random_vectors(50, 1)
-    dense.build(vectors, tmp_path / "32")
-    dense.build(vectors.astype(np.float16), tmp_path / "16")
+    dense_files.build(vectors, tmp_path / "32")
+    dense_files.build(vectors.astype(np.float16), tmp_path / "16")
     assert (tmp_path / "32").read_bytes() == (tmp_path / "16").read_bytes()
 
 
@@ -128,14 +128,14 @@ def test_another_kind_of_index_is_refused_by_name(index: faiss.Index, complaint:
 
 
 def test_another_number_of_vectors_is_refused_by_name(tmp_path: Path) -> None:
-    dense.build(random_vectors(8, 8), tmp_path / "a.faiss")
+    dense_files.build(random_vectors(8, 8), tmp_path / "a.faiss")
     with pytest.raises(OperationError, match=r"a\.faiss has vectors 8, not 9"):
         DenseIndex.open([("s", tmp_path / "a.faiss")], DIMENSION, [9])
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"x" * len(data)])
 def test_a_damaged_or_missing_file_is_refused_by_name(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    dense.build(random_vectors(8, 8), tmp_path / "a.faiss")
+    dense_files.build(random_vectors(8, 8), tmp_path / "a.faiss")
     (tmp_path / "a.faiss").write_bytes(damage((tmp_path / "a.faiss").read_bytes()))
     for name in ("a.faiss", "missing.faiss"):
         with pytest.raises(OperationError, match=name):
@@ -146,7 +146,7 @@ def test_a_damaged_or_missing_file_is_refused_by_name(damage: Callable[[bytes], 
 def test_a_full_disk_is_noticed_also_for_a_small_index(count: int, tmp_path: Path) -> None:
     (tmp_path / "full.faiss").symlink_to("/dev/full")
     with pytest.raises(OperationError, match=r"full\.faiss cannot be written: .*No space left"):
-        dense.build(random_vectors(count, 9), tmp_path / "full.faiss")
+        dense_files.build(random_vectors(count, 9), tmp_path / "full.faiss")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 70_000.0])
@@ -154,7 +154,7 @@ def test_a_value_that_float16_cannot_hold_is_refused_with_its_line(value: float,
     vectors = random_vectors(6, 10)
     vectors[4, 2] = value
     with pytest.raises(OperationError, match=r"Vector 4 for .*a\.faiss"):
-        dense.build(vectors, tmp_path / "a.faiss")
+        dense_files.build(vectors, tmp_path / "a.faiss")
 
 
 def test_a_query_of_another_kind_is_refused(open_parts: Open) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import layout, manifest
-from indexing.manifest import DeadEntry, FileEntry, Manifest, SegmentEntry
+from indexing.manifest import DeadEntry, DenseEntry, FileEntry, Manifest, SegmentEntry, TrainedEntry
 from indexing.storage import Storage, open_storage
 
 SEGMENT = SegmentEntry(
@@ -141,6 +141,31 @@ def test_a_manifest_of_version_1_is_read(storage: Storage) -> None:
     assert (found.dead, found.stale, found.segments) == ({}, (), (SEGMENT,))
 
 
+def test_a_manifest_of_version_2_is_read_as_flat(storage: Storage) -> None:
+    """P36: as the releases before trained files wrote it."""
+    publish_some(storage, 1)
+    old = stored(storage) | {"format_version": 2}
+    del old["dense"], old["sha256"]
+    for segment in old["segments"]:
+        del segment["trained"]
+    storage.put(layout.manifest(1), json.dumps(old).encode())
+    found = manifest.load(storage, 1)
+    assert (found.dense.kind, found.dense.trained, found.segments) == ("SQfp16", None, (SEGMENT,))
+
+
+def test_what_is_trained_is_read_as_it_was_published(storage: Storage) -> None:
+    entry = TrainedEntry("t", "IVF8,SQ8", 10, "f" * 64, 400, 1000, 0.75)
+    dense = DenseEntry("IVF8,SQ8", 0.97, 200, 4, 30, entry)
+    manifest.publish(storage, following(None, dense=dense, segments=(replace(SEGMENT, trained="t"),)))
+    found = manifest.load(storage, 1)
+    assert found.dense == dense
+    manifest.check_lists(found)
+    with pytest.raises(OperationError, match="lists t, but its segment s was built with none"):
+        manifest.check_lists(replace(found, segments=(SEGMENT,)))
+    with pytest.raises(OperationError, match="lists no trained file, but its segment s was built with t"):
+        manifest.check_lists(replace(found, dense=DenseEntry()))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -154,7 +179,7 @@ def test_a_manifest_of_version_1_is_read(storage: Storage) -> None:
         lambda data: b"[" * 100_000,
         lambda data: data.replace(b'"nonce"', b'"nonsense"'),
         lambda data: data.replace(b'"size_bytes"', b'"size"'),
-        lambda data: data.replace(b'"format_version": 2', b'"format_version": "2"'),
+        lambda data: data.replace(b'"format_version": 3', b'"format_version": "3"'),
         lambda data: data + b" {}",
     ],
 )

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import dead, dense, layout, ledger_parts, lexical_build, manifest, tables
+from indexing import dead, dense_files, layout, ledger_parts, lexical_build, manifest, tables
 from indexing.manifest import Manifest
-from indexing.segments import as_matrix
 from indexing.storage import DirectoryStorage, open_storage
+from indexing.tables import as_matrix
 from indexing.verification import verify
 
 FILES = {
@@ -196,12 +196,12 @@ def with_column(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable
 
 def other_vectors(path: Path) -> None:
     matrix = as_matrix(tables.read(path.parent / layout.VECTORS, tables.vectors(64)), 64).copy()
-    dense.build(matrix[::-1].copy(), path)
+    dense_files.build(matrix[::-1].copy(), path)
 
 
 def one_fewer(path: Path) -> None:
     matrix = as_matrix(tables.read(path.parent / layout.VECTORS, tables.vectors(64)), 64)
-    dense.build(matrix[:-1], path)
+    dense_files.build(matrix[:-1], path)
 
 
 CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
@@ -287,7 +287,10 @@ def test_a_lucene_index_with_a_row_less_is_named(storage: DirectoryStorage) -> N
     assert f"has {segment.num_rows - 1} rows, rows.parquet has {segment.num_rows}" in problem["problem"]
 
 
-def test_stored_vectors_are_those_that_were_built(tmp_path: Path) -> None:
+def test_an_index_is_compared_with_its_vectors_bit_by_bit(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).normal(size=(50, 12)).astype(np.float16)
-    dense.build(vectors, tmp_path / "index")
-    assert np.array_equal(dense.stored_vectors(tmp_path / "index", 12, 50), vectors)
+    vectors[7, 3] = 0
+    dense_files.build(vectors, tmp_path / "index")
+    assert dense_files.first_difference(tmp_path / "index", vectors) is None
+    vectors[7, 3] = -0.0
+    assert dense_files.first_difference(tmp_path / "index", vectors) == 7

@@ -47,6 +47,10 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"index": {"language": "klingon"}}, "index.language 'klingon' is not known"),
         ({"model": {"name": "fake", "max_model_len": 512}, "context": {"max_output_tokens": 500}}, "max_output_tokens"),
         ({"index": {"dense_text": []}}, "index.dense_text"),
+        ({"index": {"dense": "HNSW32"}}, "index.dense is HNSW32"),
+        ({"index": {"dense": 7}}, "index.dense"),
+        ({"index": {"memory_gb": 0}}, "index.memory_gb"),
+        ({"index": {"recall_floor": 1.5}}, "index.recall_floor"),
         ({"embedding": {"name": "fake", "pooling": "best"}}, 'embedding.pooling is "best"'),
     ],
 )
@@ -114,6 +118,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_fingerprint_follows_what_rows_depend_on() -> None:
     base = config.parse(GOOD).content_fingerprint()
     same = [{"corpus": "elsewhere"}, {"limits": {"fallback": 0.5}}, {"model": {"name": "fake", "replicas": 4}}]
+    same += [{"index": {"dense": "flat"}}, {"index": {"memory_gb": 1, "recall_floor": 0.5}}]  # of the same vectors
     assert {config.parse(GOOD | change).content_fingerprint() for change in same} == {base}
     other = [
         {"documents": {"uri": "d", "max_bytes": 9}},
