@@ -90,8 +90,8 @@ def _blur(quantizer: Any, sizes: Ints) -> None:
 
 
 def read_trained(trained: Trained, dimension: int) -> Any:
-    """Open a trained file; OperationError unless it is of its kind and trained. It owns its centroids."""
-    index = _opened(trained.path, 0)
+    """Open a trained file, read whole; OperationError unless it is of its kind and trained. It owns its centroids."""
+    index = _opened(trained.path, 0, mapped=False)
     _refuse(trained.path, _facts(index), {**_wanted(trained.kind, dimension, 0), "trained": True})
     if index.quantizer is None or index.quantizer.ntotal != trained.kind.lists:
         raise OperationError(
@@ -171,11 +171,11 @@ def read(path: Path, dimension: int, num_vectors: int, trained: Trained | None =
     return index
 
 
-def _opened(path: Path, least_bytes: int) -> Any:
+def _opened(path: Path, least_bytes: int, mapped: bool = True) -> Any:
     library = faiss()
     try:
         num_bytes = path.stat().st_size
-        index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+        index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC if mapped else 0)
     except (OSError, RuntimeError) as error:
         raise OperationError(f"The dense index {path} cannot be read: {error}") from error
     if num_bytes < least_bytes:

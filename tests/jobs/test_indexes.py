@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enrichment.embed import FakeEmbedder
+from enrichment.embed import EmbeddingOptions, FakeEmbedder
 from enrichment.errors import ConfigError, OperationError, PublishGateError
 from enrichment.fake_engine import FakeEngine
 from indexing import collection, contents, dense_files, dense_kind, history, layout, manifest, recall
@@ -23,11 +23,13 @@ pytestmark = pytest.mark.usefixtures("no_lexical")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LISTS = {"index": {"dense": "IVF4,SQfp16"}}
+CHUNKS = 8
+EMBEDDER = FakeEmbedder(EmbeddingOptions("fake"))
 QUIET = {"compaction": {"dead_share": 1.0, "pile": 1000}}
 
 
 def documents(first: int, number: int) -> dict[str, str]:
-    """Files of seven chunks each, all of their own words."""
+    """Files of CHUNKS chunks each; some chunks have the same fake vector."""
     return {
         f"d{n:03}": f"# D{n}\n\n" + "".join(f"Sentence {m} of {n} says {n * 31 + m}. " for m in range(7))
         for n in range(first, first + number)
@@ -49,7 +51,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def listed(nights: Any, trainings: list[str]) -> Any:
-    """Twenty documents, some 140 chunks, published with four lists."""
+    """Twenty documents, 160 chunks, published with four lists."""
     nights.write(**documents(0, 20))
     nights.refresh(**LISTS, **QUIET)
     assert trainings == ["IVF4,SQfp16"]
@@ -68,9 +70,12 @@ def hits(found: Any, k: int = 12) -> list[list[str]]:
     texts = [snapshot.original(row["document_id"], (row["byte_start"], row["byte_end"])) for row in rows]
     index, numbers = snapshot._open_dense(), [segment.id for segment in snapshot.manifest.segments]
     answers = []
-    for query in FakeEmbedder().embed_queries(texts):
-        found_rows = [(numbers.index(hit.segment_id), hit.vector) for hit in index.search(query[None], k)[0][:k]]
-        answers.append([str(snapshot._row_order(*place)) for place in found_rows])
+    for query in EMBEDDER.embed_queries(texts):
+        ranked = sorted(
+            (-hit.score, *snapshot._row_order(numbers.index(hit.segment_id), hit.vector))
+            for hit in index.search(query[None], k)[0]
+        )
+        answers.append([f"{name} {chunk}" for _, name, chunk in ranked[:k]])
     return answers
 
 
@@ -86,17 +91,15 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_trained_is_shared_by_all_segments_of_all_nights(listed: Any, trainings: list[str]) -> None:
     first = listed.manifest
-    assert (first.dense.kind, first.dense.trained.num_vectors) == (
-        "IVF4,SQfp16",
-        first.dense.trained.corpus_vectors - 14,
-    )
+    assert (first.dense.kind, first.dense.trained.corpus_vectors) == ("IVF4,SQfp16", 20 * CHUNKS)
+    assert 120 < first.dense.trained.num_vectors < 20 * CHUNKS - first.dense.num_queries, "equal vectors count once"
     for night in (1, 2, 3):
         listed.write(**documents(20 + night, 1))
         listed.refresh(**LISTS, **QUIET)
         found = listed.manifest
         assert found.dense.trained == first.dense.trained
         assert (found.dense.recall, found.dense.nprobe) == (first.dense.recall, first.dense.nprobe)
-        assert found.dense.added == 7 * night == sum(s.num_vectors for s in found.segments[1:])
+        assert found.dense.added == CHUNKS * night == sum(s.num_vectors for s in found.segments[1:])
         assert [segment.trained for segment in found.segments] == [first.dense.trained.id] * (night + 1)
     assert trainings == ["IVF4,SQfp16"]
     assert [entry.name for entry in listed.storage.list(layout.TRAINED)] == [layout.trained(first.dense.trained.id)]
@@ -121,7 +124,7 @@ def test_segments_do_not_carry_the_centroids(listed: Any) -> None:
 
 def test_recall_is_measured_and_shown(listed: Any) -> None:
     dense = listed.manifest.dense
-    assert 0.9 <= dense.recall <= 1 and dense.num_queries == 14 and dense.nprobe in (1, 2, 4)
+    assert 0.9 <= dense.recall <= 1 and dense.num_queries > 10 and dense.nprobe in (1, 2, 4)
     assert history.snapshots(listed.storage)[0]["recall"] == dense.recall
     listed.write(**documents(30, 1))
     shown = listed.refresh(**LISTS, **QUIET).as_dict()["dense"]
@@ -152,12 +155,12 @@ def test_three_quarters_of_newer_vectors_are_trained_on_and_all_segments_follow(
     assert trainings == ["IVF4,SQfp16"], "59 of 79 documents are not more than three quarters"
     listed.write(**documents(79, 2))
     result = listed.refresh(**LISTS, **QUIET)
-    assert trainings == ["IVF4,SQfp16"] * 2 and result.chunks["generated"] == 14
+    assert trainings == ["IVF4,SQfp16"] * 2 and result.chunks["generated"] == 2 * CHUNKS
     found = listed.manifest
     assert found.dense.trained.sha256 != first.dense.trained.sha256 and found.dense.added == 0
     assert {segment.trained for segment in found.segments} == {found.dense.trained.id}
     assert {s.id for s in found.segments}.isdisjoint(s.id for s in first.segments)
-    assert found.dense.trained.corpus_vectors == found.counts["chunks"]["total"] == 81 * 7
+    assert found.dense.trained.corpus_vectors == found.counts["chunks"]["total"] == 81 * CHUNKS
     assert not problems(listed)
 
 
@@ -191,13 +194,13 @@ def test_the_answers_are_those_of_a_flat_index_where_all_lists_are_looked_at(
 def test_a_night_that_crosses_the_threshold_takes_all_segments_along(
     nights: Any, trainings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense_kind, "FLAT_VALUES", 2000 * 64)
-    nights.write(**documents(0, 280))
+    monkeypatch.setattr(dense_kind, "FLAT_VALUES", 300 * 64)
+    nights.write(**documents(0, 35))
     nights.refresh(**QUIET)
     assert (nights.manifest.dense.kind, trainings) == ("SQfp16", [])
-    nights.write(**documents(280, 10))
+    nights.write(**documents(35, 5))
     result = nights.refresh(**QUIET)
-    assert nights.manifest.dense.kind == "IVF64,SQfp16" == trainings[0] and result.chunks["generated"] == 70
+    assert nights.manifest.dense.kind == "IVF8,SQfp16" == trainings[0] and result.chunks["generated"] == 5 * CHUNKS
     assert {segment.trained for segment in nights.manifest.segments} == {nights.manifest.dense.trained.id}
     assert not nights.refresh(**QUIET).published
     assert not problems(nights)
@@ -208,13 +211,13 @@ def test_a_smaller_memory_redoes_the_indexes_with_a_smaller_code(listed: Any, mo
     listed.refresh(index={"memory_gb": 2e-5}, **QUIET)
     assert listed.manifest.dense.kind == "IVF4,SQ8"
     assert not listed.refresh(index={"memory_gb": 2e-5}, **QUIET).published
-    with pytest.raises(ConfigError, match=r"index\.memory_gb is 1e-06, but 140 vectors take .* as IVF4,SQ8; raise it"):
+    with pytest.raises(ConfigError, match=r"index\.memory_gb is 1e-06, but 160 vectors take .* as IVF4,SQ8; raise it"):
         listed.refresh(index={"memory_gb": 1e-6}, **QUIET)
 
 
 def test_too_few_vectors_are_refused_with_their_number(nights: Any) -> None:
     nights.write(**documents(0, 3))
-    with pytest.raises(ConfigError, match="IVF4,SQfp16, which takes 120 vectors to train, and the corpus has 21"):
+    with pytest.raises(ConfigError, match="IVF4,SQfp16, which takes 120 vectors to train, and the corpus has 24"):
         nights.refresh(**LISTS)
     assert manifest.latest(nights.storage) is None
 
@@ -233,7 +236,7 @@ def test_deleted_documents_are_not_trained_on(nights: Any, monkeypatch: pytest.M
     train = dense_files.train
     monkeypatch.setattr(dense_files, "train", lambda v, kind, path: seen.append(len(v)) or train(v, kind, path))
     nights.refresh(**LISTS, **QUIET)
-    assert seen == [140 - 14] and nights.manifest.segments[0].num_documents == 20
+    assert 120 < seen[0] < 150 and nights.manifest.segments[0].num_documents == 20
 
 
 DAMAGES: dict[str, Any] = {
@@ -317,7 +320,7 @@ def test_an_erasure_keeps_the_lists_and_removes_the_document(listed: Any) -> Non
     after: Manifest = listed.manifest
     assert after.dense == before.dense and after.segments[0].id != before.segments[0].id
     assert after.segments[0].trained == before.dense.trained.id
-    assert after.segments[0].num_vectors == before.segments[0].num_vectors - 7
+    assert after.segments[0].num_vectors == before.segments[0].num_vectors - CHUNKS
     assert trained_path(listed).is_file() and not problems(listed)
     assert all("d003" not in name for found in hits(listed, 200) for name in found)
 
@@ -326,13 +329,14 @@ def test_plain_faiss_reads_it_as_the_storage_contract_says(listed: Any) -> None:
     import faiss
 
     corpus, found = listed.storage.root, json.loads(listed.storage.get(layout.manifest(1)))
-    folder, [query] = corpus / "segments" / found["segments"][0]["id"], FakeEmbedder().embed_queries(["some words"])
+    folder, [query] = corpus / "segments" / found["segments"][0]["id"], EMBEDDER.embed_queries(["some words"])
     section = (ROOT / "docs" / "storage.md").read_text().partition("and the trained file")[2]
     names: dict[str, Any] = {"faiss": faiss, "manifest": found, "folder": folder, "corpus": corpus}
     exec(section.partition("```python")[2].partition("```")[0], names)
     scores, ids = names["index"].search(query[None], 10)
     [own] = listed.open()._open_dense().search(query[None], 10)
-    assert [(hit.vector, hit.score) for hit in own[:10]] == list(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
+    assert scores[0].tolist() == [hit.score for hit in own[:10]]
+    assert set(ids[0].tolist()) <= {hit.vector for hit in own}, "of tied ones it may take others"
 
 
 def test_an_older_corpus_is_flat_until_told_otherwise(nights: Any) -> None:
