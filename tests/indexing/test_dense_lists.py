@@ -69,7 +69,11 @@ class Corpus:
             return "document", cuts[segment] + row
 
         no_lexical: Any = None
-        return Indexes(names, index, no_lexical, parts, dead, lambda text: self.queries[int(text)][None], order)
+
+        def embed(texts: Any) -> np.ndarray:
+            return self.queries[[int(text) for text in texts]]
+
+        return Indexes(names, index, no_lexical, parts, dead, embed, order, lambda filters: [])
 
     def answers(self, found: Indexes, k: int = K) -> list[list[tuple[int, float]]]:
         return [

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from enrichment.errors import ConfigError, OperationError
-from indexing import destination, export, layout, lexical, tables
+from indexing import destination, export, layout, lexical_build, tables
 from indexing.manifest import Manifest
 from indexing.storage import open_storage
 from jobs import cli
@@ -44,7 +44,7 @@ def corpus(nights_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFa
     nights.write(**{"guide": "---\ntitle: Guide\ndate: 2026-03-01\n---\n# A\n\nOne. Two.\n\n## B\n\nThree. Four.\n"})
     nights.write(**{"broken.txt": b"\xfa\xfb is no text", "old": "It goes. Away."})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lexical, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts))
+        patch.setattr(lexical_build, "build", lambda texts, segment_id, directory, language: sum(1 for _ in texts))
         nights.refresh()
         nights.write(old=None, guide="# A\n\nOne. Two.\n\n## B\n\nThree, changed. Four.\n")
         nights.refresh()
