@@ -347,6 +347,28 @@ def test_of_three_documents_one_may_go(nights: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_lexical")
+def test_with_a_limit_of_nothing_not_even_one_may_go(forest: Any) -> None:
+    forest.write(pine=None)
+    result = forest.refresh(limits={"deleted": 0.0})
+    assert result.exceeded and (result.documents["deleted"], result.documents["withheld"]) == (0, 1)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_was_quarantined_may_go_whatever_the_limit(forest: Any) -> None:
+    bad = [f"bad{number}" for number in range(5)]
+    forest.write(**dict.fromkeys(bad, b"\xff"))
+    assert forest.refresh().documents["quarantined"] == 5
+    forest.write(**dict.fromkeys(bad))
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["quarantined"], result.exceeded) == (5, 0, ())
+    forest.write(**dict.fromkeys(bad, b"\xff"))
+    forest.refresh()
+    forest.write(**dict.fromkeys([*bad, *NAMES[:3]]))
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["withheld"], result.documents["total"]) == (5, 3, 10)
+
+
+@pytest.mark.usefixtures("no_lexical")
 def test_what_lies_in_a_file_that_cannot_be_read_is_not_deleted(forest: Any, monkeypatch: Any) -> None:
     lines = "".join(json.dumps({"id": f"n{number}", "text": f"{number} one. Two."}) + "\n" for number in range(2))
     forest.write(**{"some.jsonl": lines})
@@ -365,6 +387,49 @@ def test_what_lies_in_a_file_that_cannot_be_read_is_not_deleted(forest: Any, mon
         assert forest.open().original("n1") == "1 one. Two."
     result = forest.refresh()
     assert (result.documents["stale"], result.documents["total"], result.documents["quarantined"]) == (0, 12, 0)
+
+
+def records(*names: str) -> str:
+    return "".join(json.dumps({"id": name, "text": f"{name} one. Two."}) + "\n" for name in names)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_a_line_that_is_no_json_any_more_deletes_nothing(forest: Any) -> None:
+    forest.write(**{"some.jsonl": records("n0", "n1", "n2")})
+    forest.refresh()
+    forest.write(**{"some.jsonl": records("n0") + records("n1")[:-9] + "\n" + records("n2")})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"]) == (0, 1)
+    assert forest.open().original("n1") == "n1 one. Two."
+    assert [entry["id"] for entry in result.rejected] == ["some.jsonl#2"]
+    assert not forest.refresh().published
+    forest.write(**{"some.jsonl": records("n0", "n2")})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"], result.documents["quarantined"]) == (2, 0, 0)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_moved_into_a_file_that_cannot_be_read_is_not_deleted(forest: Any) -> None:
+    forest.write(**{"some.jsonl": records("n0", "n1")})
+    forest.refresh()
+    forest.write(**{"some.jsonl": records("n0")})
+    pq.write_table(pa.table({"id": ["n1"], "text": ["n1 one. Two."]}), forest.docs / "other.parquet")
+    forest.refresh()
+    forest.write(**{"other.parquet": b"PAR1", "pine": None})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"]) == (1, 1)  # pine was a file of its own
+    assert forest.open().original("n1") == "n1 one. Two."
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_many_losses_of_one_text_are_no_renames_to_one_document(nights: Any) -> None:
+    nights.write(**dict.fromkeys(NAMES, "One. Two."), other="Three. Four.")
+    nights.refresh()
+    nights.write(**dict.fromkeys(NAMES), poplar="One. Two.")
+    result = nights.refresh()
+    assert (result.documents["deleted"], result.documents["withheld"]) == (0, 10) and result.exceeded
+    result = nights.refresh(Asked(allow_deletes=True))
+    assert (result.documents["deleted"], result.documents["total"]) == (10, 2)
 
 
 def refuse(monkeypatch: Any, word: str) -> None:
