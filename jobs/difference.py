@@ -151,15 +151,17 @@ def _of_absent(refs: pa.Table, new: Rows, old: pa.Table, absent: Rows, max_delet
 
 
 def ids_to_look_up(found: Plan) -> pa.Array | None:
-    """The ids under which the ledger may hold what a night needs, None for all: of the documents themselves, and of those that
-    have or had the same text. What was renamed is found under its old name so, and of two equal ones the other's.
+    """The ids under which the ledger may hold what a night needs, None for all: of the documents themselves, of those that
+    have or had the same text, and of those that go tonight. What was renamed is found under its old name so, changed or
+    not, and of two equal ones the other's.
     """
     if found.settings or found.previous is None:
         return None
     before = found.old.take(pa.array(found.replaces[found.replaces >= 0]))
     texts = pa.chunked_array([*found.work["text_sha256"].chunks, *before["text_sha256"].chunks], pa.string())
     twins = found.old["id"].filter(pc.is_in(found.old["text_sha256"], texts.drop_null().unique()))
-    return pa.chunked_array([*found.work["id"].chunks, *twins.chunks], pa.string()).unique()
+    gone = found.old["id"].take(pa.array(found.gone))
+    return pa.chunked_array([*found.work["id"].chunks, *twins.chunks, *gone.chunks], pa.string()).unique()
 
 
 def ids_replaced(found: Plan) -> pa.Array:

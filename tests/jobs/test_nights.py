@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from enrichment.embed import FakeEmbedder
 from enrichment.engine import PromptRefusedError
 from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
@@ -46,6 +47,19 @@ def segment_ids(nights: Any) -> list[str]:
 
 def rows(nights: Any, name: str = "ash") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = nights.open().rows(f"{name}.md")
+    return found
+
+
+def count_embedded(monkeypatch: Any) -> list[str]:
+    """The texts that are embedded from now on."""
+    found: list[str] = []
+    embed = FakeEmbedder.embed_passages
+
+    def counted(self: FakeEmbedder, texts: Any) -> Any:
+        found.extend(texts)
+        return embed(self, texts)
+
+    monkeypatch.setattr(FakeEmbedder, "embed_passages", counted)
     return found
 
 
@@ -206,6 +220,37 @@ def test_a_context_that_was_paid_under_another_documents_id_is_not_paid_again(ni
     assert nights.refresh().chunks["generated"] == 2
     nights.write(b=text("same", *RULES, "More."))
     assert nights.refresh().chunks["generated"] == 1
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_was_paid_before_a_rename_is_not_paid_again_on_later_nights(nights: Any, monkeypatch: Any) -> None:
+    """b was renamed from a; then its first rule changes, and changes back."""
+    nights.write(a=text("same", *RULES), c=text("c", *RULES))
+    nights.refresh()
+    (nights.docs / "a.md").rename(nights.docs / "b.md")
+    assert nights.refresh().chunks["generated"] == 0
+    embedded = count_embedded(monkeypatch)
+    nights.write(b=text("same", "Another rule.", *RULES[1:]))
+    assert nights.refresh().chunks["generated"] == 4
+    assert embedded == ["Same\nAnother rule. "]
+    nights.write(b=text("same", *RULES))
+    assert nights.refresh().chunks["generated"] == 0
+    assert len(embedded) == 1
+    parts = [entry.name for entry in nights.storage.list(layout.LEDGER)]
+    nights.write(b=text("same", "Another rule.", *RULES[1:]))
+    assert nights.refresh().chunks["generated"] == 0
+    assert [entry.name for entry in nights.storage.list(layout.LEDGER)] == parts, "nothing is recorded twice"
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_a_document_that_is_renamed_and_grows_on_one_night_pays_for_its_end(nights: Any, monkeypatch: Any) -> None:
+    nights.write(a=text("same", *RULES), c=text("c", *RULES))
+    nights.refresh()
+    nights.write(a=None, b=text("same", *RULES, "More."))
+    embedded = count_embedded(monkeypatch)
+    result = nights.refresh()
+    assert (result.documents["new"], result.documents["deleted"], result.chunks["generated"]) == (1, 1, 1)
+    assert embedded == ["Same\nRule 3 of the gate holds. ", "Same\nMore.\n"]  # a line ended behind the rule before
 
 
 @pytest.mark.usefixtures("no_lexical")
