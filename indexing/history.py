@@ -123,6 +123,7 @@ def release(storage: Storage) -> Manifest:
 
 def _published(storage: Storage, make: Callable[[Manifest], Manifest]) -> Manifest:
     """Publish what `make(the newest manifest)` gives; anew if another publisher is first."""
+    manifest.require_latest(storage)  # where there is no corpus, not even a heartbeat is left
     with heartbeat.beating(storage, heartbeat.new_run_id(), "rollback", besides=_BESIDES):
         for attempt in range(1, _ATTEMPTS + 1):
             candidate: Manifest = make(manifest.require_latest(storage))
