@@ -113,9 +113,7 @@ def from_json(data: bytes, name: str) -> Manifest:
         rejected, stale = tuple(record.pop("rejected")), tuple(record.pop("stale", ()))
         return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OperationError(
-            f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"
-        ) from error
+        raise OperationError(f"{name} is damaged ({error}); restore it or roll back to an earlier snapshot") from error
 
 
 def latest(storage: Storage) -> Manifest | None:
