@@ -138,9 +138,9 @@ def _of_absent(refs: pa.Table, new: Rows, old: pa.Table, absent: Rows, max_delet
     """So many losses that the source is more likely at fault than its owner delete nothing; one document may always go, unless
     the limit is 0. What was quarantined is no loss: nobody was served by it.
     """
-    is_sheltered = _in_unreadable_files(refs, old, absent)
-    lost = absent[~is_sheltered]
     is_served = mask(pc.not_equal(old["status"], "quarantined"))
+    is_sheltered = _in_unreadable_files(refs, old, absent) & is_served[absent]
+    lost = absent[~is_sheltered]
     served = lost[is_served[lost]]
     num_renamed = _num_renamed(old, served, refs, new)
     allowed = max(1.0, max_deleted * is_served.sum()) if max_deleted else 0.0

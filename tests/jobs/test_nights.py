@@ -448,7 +448,11 @@ def test_a_line_that_is_no_json_any_more_deletes_nothing(forest: Any) -> None:
     assert forest.open().original("n1") == "n1 one. Two."
     assert [entry["id"] for entry in result.rejected] == ["some.jsonl#2"]
     assert not forest.refresh().published
-    forest.write(**{"some.jsonl": records("n0", "n2")})
+    forest.write(**{"some.jsonl": records("n3", "n0") + records("n1")[:-9] + "\n" + records("n2")})
+    result = forest.refresh()
+    assert [entry["id"] for entry in result.rejected] == ["some.jsonl#3"], "a broken line that moves is one"
+    assert [entry["id"] for entry in result.stale] == ["n1"]
+    forest.write(**{"some.jsonl": records("n0", "n2", "n3")})
     result = forest.refresh()
     assert (result.documents["deleted"], result.documents["stale"], result.documents["quarantined"]) == (2, 0, 0)
 
