@@ -48,6 +48,7 @@ def publish(storage: Storage, chunks: int, rows_per_segment: int, embed: bool = 
             "documents": {"uri": "generated"},
             "model": {"name": "fake"},
             "embedding": {"name": "fake"},
+            "index": {"language": "en"},
         }
     )
     embedder, sequence = open_embedder(settings.embedding), before.sequence + 1 if before else 1

@@ -100,14 +100,14 @@ def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any
 def roll_back(storage: Storage, sequence: int) -> Manifest:
     """Publish a snapshot that is the same as an older one, and holds. What it points at is not copied.
 
-    Raises ConfigError if the older one is not kept, AlreadyRunningError while a gc or a purge is at work. The heartbeat is
-    there before the old manifest is read, and a gc deletes a manifest before it looks for heartbeats: so a gc either sees
-    this, or this sees that the manifest is gone.
+    The newest manifest may be damaged: that is what one flees from. Raises ConfigError if the older one is not kept,
+    AlreadyRunningError while a gc or a purge is at work. The heartbeat is there before the old manifest is read, and a gc
+    deletes a manifest before it looks for heartbeats: so a gc either sees this, or this sees that the manifest is gone.
     """
 
-    def restored(latest: Manifest) -> Manifest:
+    def restored(newest: int) -> Manifest:
         target = load(storage, sequence)
-        return _following(latest, target, held=target.held if target.held is not None else sequence)
+        return _following(newest, target, held=target.held if target.held is not None else sequence)
 
     return _published(storage, restored)
 
@@ -115,19 +115,22 @@ def roll_back(storage: Storage, sequence: int) -> Manifest:
 def release(storage: Storage) -> Manifest:
     """Publish the held snapshot once more without its hold. Raises ConfigError if nothing is held."""
 
-    def released(latest: Manifest) -> Manifest:
+    def released(newest: int) -> Manifest:
+        latest = manifest.load(storage, newest)
         if latest.held is None:
-            raise ConfigError(f"{storage.uri} is not rolled back: snapshot {latest.sequence} holds nothing to release")
-        return _following(latest, latest, held=None)
+            raise ConfigError(f"{storage.uri} is not rolled back: snapshot {newest} holds nothing to release")
+        return _following(newest, latest, held=None)
 
     return _published(storage, released)
 
 
-def _published(storage: Storage, make: Callable[[Manifest], Manifest]) -> Manifest:
-    """Publish what `make(the newest manifest)` gives; anew if another publisher is first."""
+def _published(storage: Storage, make: Callable[[int], Manifest]) -> Manifest:
+    """Publish what `make(the newest snapshot's number)` gives; anew if another publisher is first."""
+    if not manifest.sequences(storage):
+        manifest.require_latest(storage)  # says so; and where there is no corpus, not even a heartbeat is left
     with heartbeat.beating(storage, heartbeat.new_run_id(), "rollback", besides=_BESIDES):
         for attempt in range(1, _ATTEMPTS + 1):
-            candidate: Manifest = make(manifest.require_latest(storage))
+            candidate: Manifest = make(manifest.sequences(storage)[-1])
             _require_files(storage, candidate)
             try:
                 manifest.publish(storage, candidate)
@@ -138,9 +141,9 @@ def _published(storage: Storage, make: Callable[[Manifest], Manifest]) -> Manife
     return candidate
 
 
-def _following(latest: Manifest, content: Manifest, held: int | None) -> Manifest:
-    fresh = manifest.new_manifest(latest, **{name: getattr(content, name) for name in _CONTENT})
-    return replace(fresh, held=held)
+def _following(newest: int, content: Manifest, held: int | None) -> Manifest:
+    fresh = manifest.new_manifest(None, **{name: getattr(content, name) for name in _CONTENT})
+    return replace(fresh, sequence=newest + 1, parent=newest, held=held)
 
 
 _CONTENT = (

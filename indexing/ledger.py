@@ -109,9 +109,13 @@ def _put(storage: Storage, run_id: str, part: str, table: pa.Table) -> None:
 class PaidContexts(Mapping[bytes, Context]):
     """Paid contexts by key. The scope is not part of a key's value: the caller knows it."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
+    def __init__(self, table: pa.Table, owners: "Owners | None" = None) -> None:
+        self._table, self._owners = table, owners
         self._places = _Places(table["key"])
+
+    def is_of(self, key: bytes, document_id: str) -> bool:
+        """Whether a night that looks under this id finds the entry; True where nobody asked for some ids alone."""
+        return self._owners is None or (key, document_id) in self._owners
 
     def __getitem__(self, key: bytes) -> Context:
         (row,) = self._table.slice(self._places[key], 1).to_pylist()
@@ -128,9 +132,13 @@ class PaidContexts(Mapping[bytes, Context]):
 class PaidVectors(Mapping[bytes, bytes]):
     """Paid vectors by key, as float16 values in bytes."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self._vectors = table["vector"]
+    def __init__(self, table: pa.Table, owners: "Owners | None" = None) -> None:
+        self._vectors, self._owners = table["vector"], owners
         self._places = _Places(table["key"])
+
+    def is_of(self, key: bytes, document_id: str) -> bool:
+        """As of contexts."""
+        return self._owners is None or (key, document_id) in self._owners
 
     def __getitem__(self, key: bytes) -> bytes:
         vector: bytes = self._vectors[self._places[key]].as_py()
@@ -141,6 +149,13 @@ class PaidVectors(Mapping[bytes, bytes]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+Owners = set[tuple[bytes, str]]
+
+
+def _owners(table: pa.Table) -> Owners:
+    return set(zip(table["key"].to_pylist(), table["document_id"].to_pylist(), strict=True))
 
 
 class _Places:
@@ -174,13 +189,14 @@ def read_contexts(
     table = pa.concat_tables([table, older]) if older is not None else table
     is_ok = pc.equal(table["status"], Status.OK)
     kept = [table.filter(is_ok), table.filter(pc.invert(is_ok))] if fallbacks else [table.filter(is_ok)]
-    return PaidContexts(pa.concat_tables(kept))
+    return PaidContexts(pa.concat_tables(kept), None if ids is None else _owners(table))
 
 
 def read_vectors(storage: Storage, dimension: int, ids: pa.Array | None = None) -> PaidVectors:
     """Every paid vector of `dimension` values, or those that were paid for the documents `ids`."""
     # The dimension is in the part's name: vectors of another embedder are passed over unread.
-    return PaidVectors(_entries(storage, f"{_VECTORS}{dimension}-", tables.ledger_vectors(dimension), ids))
+    table = _entries(storage, f"{_VECTORS}{dimension}-", tables.ledger_vectors(dimension), ids)
+    return PaidVectors(table, None if ids is None else _owners(table))
 
 
 def _entries(storage: Storage, prefix: str, kind: pa.Schema, ids: pa.Array | None) -> pa.Table:

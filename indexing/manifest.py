@@ -149,9 +149,7 @@ def from_json(data: bytes, name: str) -> Manifest:
         dense = _dense(record.pop("dense", None))
         return Manifest(segments=segments, dead=dead, rejected=rejected, stale=stale, dense=dense, **record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OperationError(
-            f"{name} is damaged ({error}); publish again or roll back to an earlier snapshot"
-        ) from error
+        raise OperationError(f"{name} is damaged ({error}); restore it or roll back to an earlier snapshot") from error
 
 
 def _dense(listed: dict[str, Any] | None) -> DenseEntry:

@@ -29,7 +29,7 @@ class S3Storage:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        self._bucket, _, prefix = self.uri.removeprefix("s3://").partition("/")
+        self._bucket, _, prefix = uri.removeprefix("s3://").rstrip("/").partition("/")
         if not self._bucket:
             raise ConfigError(f"{uri} names no bucket; write s3://bucket/prefix")
         self._prefix = f"{prefix}/" if prefix else ""

@@ -225,11 +225,13 @@ def is_remote(uri: str) -> bool:
 
 
 def open_storage(uri: str) -> Storage:
-    """The store at a directory path or `s3://bucket/prefix`. Raises ConfigError for any other scheme."""
+    """The store at a directory path or `s3://bucket/prefix`. Raises ConfigError for any other scheme and for a file."""
     if is_remote(uri):
         from indexing.s3 import S3Storage
 
         return S3Storage(uri)
     if "://" in uri:
         raise ConfigError(f"{uri} has a scheme that is not supported; use a directory or s3://bucket/prefix")
+    if "\0" in uri or os.path.isfile(uri):
+        raise ConfigError(f"{uri!r} is no directory; name a directory or s3://bucket/prefix")
     return DirectoryStorage(Path(uri))

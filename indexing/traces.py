@@ -21,6 +21,7 @@ from indexing.storage import Storage
 ERASED = "[erased]"
 _LEAST_QUOTED = 4  # characters of an id that is looked for inside sentences; a shorter one stands in many by chance
 _LEAST_TEXT = 32  # bytes of a text that identify its document
+_NAMING = ("rejected", "stale")  # in a manifest; an id may be a word of the rest, such as `dense`, or digits of a hash
 _LONGEST = 8  # chunks that are looked for byte by byte; the others are compared with whole chunks
 
 
@@ -39,7 +40,8 @@ class Known:
 def find(storage: Storage, document_id: str, listed: Collection[str]) -> Known:
     """All that the segments in the store know of a document, also those that are not `listed` by a manifest (any more)."""
     known = Known(document_id)
-    for segment_id in sorted({entry.name.split("/")[1] for entry in storage.list(layout.SEGMENTS)}):
+    found = {entry.name.split("/")[1] for entry in storage.list(layout.SEGMENTS) if entry.name.count("/") > 1}
+    for segment_id in sorted(found):
         try:
             _find_in(storage, segment_id, known)
         except OperationError:
@@ -100,7 +102,7 @@ def clean_runs(storage: Storage, known: Known, besides: str) -> int:
     touched = 0
     own = layout.run_file(besides, "")
     for entry in [entry for entry in storage.list(layout.RUNS) if not entry.name.startswith(own)]:
-        file = entry.name.split("/", 2)[2]
+        file = entry.name.split("/", 2)[-1]
         before = storage.get(entry.name)
         after = None if file.startswith(layout.INTERMEDIATE) else _cleaned(file, before, known.document_id)
         if after is None:
@@ -179,9 +181,19 @@ def _left(name: str, data: bytes, known: Known) -> str | None:
             return "a context or a vector of it"
         return None
     if name.startswith((layout.MANIFESTS, layout.RUNS)):
-        records = _records(name, data)
-        return "its id" if any(_without(record, known.document_id) != record for record in records) else None
+        return "its id" if _names(name, data, known.document_id) else None
     return None
+
+
+def _names(name: str, data: bytes, document_id: str) -> bool:
+    """Whether a manifest or a record of a run names the document; of a manifest only what it says of documents counts."""
+    try:
+        records = _records(name, data)
+    except ValueError:  # nothing of ours
+        return len(document_id) >= _LEAST_QUOTED and document_id.encode() in data
+    if name.startswith(layout.MANIFESTS):
+        records = [{key: record.get(key, []) for key in _NAMING} for record in records if isinstance(record, dict)]
+    return any(_without(record, document_id) != record for record in records)
 
 
 def copies(storage: Storage, known: Known) -> list[tuple[str, str]]:

@@ -84,7 +84,12 @@ def _missing_manifests(storage: Storage) -> Iterator[Problem]:
     """Gaps, and snapshots behind the newest one that a run says it published; the oldest ones are dropped by `gc`."""
     there = manifest.sequences(storage)
     names = [entry.name for entry in storage.list(layout.RUNS) if entry.name.endswith(f"/{layout.SUCCESS}")]
-    published = [json.loads(storage.get(name))["snapshot"] for name in names[-_SUCCESSES:]]
+    published: list[int] = []
+    for name in names[-_SUCCESSES:]:
+        try:
+            published.append(int(json.loads(storage.get(name))["snapshot"]))
+        except (ValueError, KeyError, TypeError):
+            yield Problem(name, "is not the record of a run; remove it")
     for sequence in sorted(set(range(there[0], max([there[-1], *published]) + 1)) - set(there)):
         yield Problem(layout.manifest(sequence), "is missing", (sequence,))
 

@@ -6,6 +6,7 @@ of a snapshot depend on which settings.
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +59,7 @@ class LimitOptions:
         for name in ("fallback", "quarantined", "deleted"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"limits.{name} is {getattr(self, name)}; it must be a share from 0 to 1")
-        if not self.stall_timeout_s > 0:
+        if not 0 < self.stall_timeout_s < math.inf:
             raise ConfigError(
                 f"limits.stall_timeout_s is {self.stall_timeout_s}; it must be a number of seconds above 0"
             )

@@ -14,6 +14,7 @@ from enrichment.embed import open_embedder
 from enrichment.engine import Engine, ModelOptions
 from enrichment.fake_engine import FakeEngine
 from enrichment.records import Context, Document, Status
+from enrichment.strategies import Outcome
 from indexing import ledger, staging
 from jobs.models import resolve_model
 from jobs.steps import EnrichDocuments, Report, Run
@@ -40,6 +41,9 @@ class CountDocuments(EnrichDocuments):
 
     def _done(self, document: Document, context: Context) -> None:
         """Nothing was written, so nothing is paid for."""
+
+    def _record_reused(self, document: Document, outcome: Outcome) -> None:
+        """Nothing is recorded."""
 
     async def counted(self, refs: pa.Table) -> pa.Table:
         """One row per reference."""

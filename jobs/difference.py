@@ -141,26 +141,33 @@ class _Fate:
 
 
 def _of_absent(refs: pa.Table, new: Rows, old: pa.Table, absent: Rows, max_deleted: float, asked: Asked) -> _Fate:
-    """So many losses that the source is more likely at fault than its owner delete nothing; one document may always go."""
-    is_sheltered = _in_unreadable_files(refs, old, absent)
+    """So many losses that the source is more likely at fault than its owner delete nothing; one document may always go, unless
+    the limit is 0. What was quarantined is no loss: nobody was served by it.
+    """
+    is_served = mask(pc.not_equal(old["status"], "quarantined"))
+    is_sheltered = _in_unreadable_files(refs, old, absent) & is_served[absent]
     lost = absent[~is_sheltered]
-    num_renamed = int(_same_texts(old, lost, refs, new).sum())
-    is_withheld = len(lost) - num_renamed > max(1.0, max_deleted * old.num_rows)
-    if is_withheld and not asked.allow_deletes:
-        return _Fate(lost[:0], absent, absent[is_sheltered], 0)
+    served = lost[is_served[lost]]
+    num_renamed = _num_renamed(old, served, refs, new)
+    allowed = max(1.0, max_deleted * is_served.sum()) if max_deleted else 0.0
+    if len(served) - num_renamed > allowed and not asked.allow_deletes:
+        unserved = lost[~is_served[lost]]
+        return _Fate(unserved, np.setdiff1d(absent, unserved), absent[is_sheltered], 0)
     return _Fate(lost, absent[is_sheltered], absent[is_sheltered], num_renamed)
 
 
 def ids_to_look_up(found: Plan) -> pa.Array | None:
-    """The ids under which the ledger may hold what a night needs, None for all: of the documents themselves, and of those that
-    have or had the same text. What was renamed is found under its old name so, and of two equal ones the other's.
+    """The ids under which the ledger may hold what a night needs, None for all: of the documents themselves, of those that
+    have or had the same text, and of those that go tonight. What was renamed is found under its old name so, changed or
+    not, and of two equal ones the other's.
     """
     if found.settings or found.previous is None:
         return None
     before = found.old.take(pa.array(found.replaces[found.replaces >= 0]))
     texts = pa.chunked_array([*found.work["text_sha256"].chunks, *before["text_sha256"].chunks], pa.string())
     twins = found.old["id"].filter(pc.is_in(found.old["text_sha256"], texts.drop_null().unique()))
-    return pa.chunked_array([*found.work["id"].chunks, *twins.chunks], pa.string()).unique()
+    gone = found.old["id"].take(pa.array(found.gone))
+    return pa.chunked_array([*found.work["id"].chunks, *twins.chunks, *gone.chunks], pa.string()).unique()
 
 
 def ids_replaced(found: Plan) -> pa.Array:
@@ -217,17 +224,31 @@ def with_tries(refs: pa.Table, tries: Rows) -> pa.Table:
 
 
 def _in_unreadable_files(refs: pa.Table, old: pa.Table, rows: Rows) -> Mask:
-    """Which old documents lie in a file of several that could not be read: nobody saw that they are gone."""
-    unread = pc.and_(pc.is_valid(refs["problem"]), pc.is_null(refs["number"]))
-    unread = pc.and_(unread, pc.is_in(refs["format"], pa.array(_MANY)))
-    files = refs["file"].filter(unread)
+    """Which old documents may lie where nobody could read: nobody saw that they are gone.
+
+    A line that is not JSON may be any document of its file. A file of several that cannot be read may hold any document
+    that came from such a file, since documents move from one to the other without a change.
+    """
+    unread = pc.and_(pc.is_valid(refs["problem"]), pc.is_in(refs["format"], pa.array(_MANY)))
+    is_whole = pc.is_null(refs["number"])
+    is_unreadable = pc.starts_with(pc.fill_null(refs["problem"], ""), "unreadable")
+    files = refs["file"].filter(pc.and_(unread, pc.or_(is_whole, is_unreadable)))
     if not len(files) or not len(rows):
         return np.zeros(len(rows), np.bool_)
-    sources = pc.replace_substring_regex(old["source"].take(pa.array(rows)), r":\d+$", "")
-    return mask(pc.is_in(sources, files.combine_chunks()))
+    sources = old["source"].take(pa.array(rows))
+    if pc.any(pc.and_(pc.and_(unread, is_whole), is_unreadable)).as_py():
+        return mask(pc.match_substring_regex(sources, r":\d+$"))
+    return mask(pc.is_in(pc.replace_substring_regex(sources, r":\d+$", ""), files.combine_chunks()))
 
 
-def _same_texts(old: pa.Table, lost: Rows, refs: pa.Table, new: Rows) -> Mask:
-    """Which of the lost documents have the text of a new one: they were renamed."""
-    texts = refs["text_sha256"].take(pa.array(new)).drop_null()
-    return mask(pc.is_in(old["text_sha256"].take(pa.array(lost)), texts.combine_chunks()))
+def _num_renamed(old: pa.Table, lost: Rows, refs: pa.Table, new: Rows) -> int:
+    """How many of the lost documents have the text of a new one, each of its own: those were renamed."""
+    before = _texts_counted(old["text_sha256"].take(pa.array(lost)), "before")
+    after = _texts_counted(refs["text_sha256"].take(pa.array(new)), "after")
+    both = before.join(after, "text", join_type="inner")
+    return int(pc.sum(pc.min_element_wise(both["before"], both["after"])).as_py() or 0)
+
+
+def _texts_counted(texts: pa.ChunkedArray, name: str) -> pa.Table:
+    counted = pc.value_counts(texts.drop_null())
+    return pa.table({"text": counted.field("values"), name: counted.field("counts")})

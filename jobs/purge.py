@@ -7,9 +7,11 @@ backups, and older versions that a bucket keeps.
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
+from enrichment.errors import ConfigError
 from indexing import erasure, heartbeat, layout, manifest, traces
 from indexing.storage import Storage
 from indexing.traces import Known
@@ -18,8 +20,11 @@ from indexing.traces import Known
 def purge(storage: Storage, document_id: str) -> dict[str, Any]:
     """Erase a document and prove it. `left` names the objects that still hold a trace: empty unless something is wrong.
 
-    Raises ConfigError for a store without a snapshot, AlreadyRunningError while any other command is at work.
+    Raises ConfigError for a store without a snapshot and for an id that no document can have, AlreadyRunningError while any
+    other command is at work.
     """
+    if re.search("[\ud800-\udfff]", document_id):
+        raise ConfigError(f"the id {ascii(document_id)} is not UTF-8; no document has such an id")
     manifest.require_latest(storage)
     run_id = heartbeat.new_run_id()
     with heartbeat.beating(storage, run_id, "purge"):

@@ -69,7 +69,7 @@ def still_stale(
     names = set(refs["id"].take(pa.array(waiting)).to_pylist())
     kept = [entry for entry in (previous.stale if previous else ()) if entry["id"] in names]
     for row in old.select(["id", "source"]).take(pa.array(sheltered)).to_pylist():
-        reason = f"unreadable: the file of {row['source']} could not be read as a whole"
+        reason = f"unreadable: {row['source']} is gone, but it may lie in what could not be read of a file of several"
         kept.append({"id": row["id"], "source": row["source"], "source_sha256": "", "reason": reason, "tries": 1})
     return tuple(sorted(kept, key=lambda entry: str(entry["id"])))
 

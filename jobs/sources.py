@@ -200,7 +200,10 @@ def _split_uri(uri: str) -> tuple[str, re.Pattern[str]]:
     wildcard = None if exists else _WILDCARD.search(uri)
     if wildcard:
         root, slash, _ = uri[: wildcard.start()].rpartition("/")
-        return root or slash or ".", re.compile(_glob_pattern(uri[len(root + slash) :]))
+        try:
+            return root or slash or ".", re.compile(_glob_pattern(uri[len(root + slash) :]))
+        except re.error as error:
+            raise ConfigError(f"documents.uri {uri} is no glob: {error}; [a-z] is a set of characters") from error
     root, slash, name = uri.rstrip("/").rpartition("/")
     if Path(uri).is_file() if exists else documents.format_of(name, "auto") is not None:
         return root or slash or ".", re.compile(re.escape(name))
@@ -241,7 +244,8 @@ def _glob_pattern(glob: str) -> str:
             case "?":
                 pattern += "[^/]"
             case _ if piece.startswith("[") and len(piece) > 1:
-                pattern += "[" + piece[1:-1].replace("\\", "\\\\").replace("!", "^", 1) + "]"
+                inner = piece[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+                pattern += "[" + ("^" + inner[1:] if inner.startswith("!") else inner) + "]"
             case _:
                 pattern += re.escape(piece)
     return pattern

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from enrichment.errors import ConfigError
+from enrichment.errors import ConfigError, OperationError
 from indexing import heartbeat, layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import MissingObjectError, Storage, open_storage
@@ -22,8 +22,8 @@ def read(corpus: str) -> dict[str, Any]:
     storage = open_storage(corpus)
     runs: dict[str, set[str]] = {}
     for entry in storage.list(layout.RUNS):
-        _, run_id, file = entry.name.split("/", 2)
-        runs.setdefault(run_id, set()).add(file)
+        _, run_id, *file = entry.name.split("/", 2)  # without a file of its own it is nothing that a run wrote
+        runs.setdefault(run_id, set()).update(file)
     record = _newest(storage, runs)
     if record is None:
         raise ConfigError(f"{corpus} has no runs; start one with `situate refresh CONFIG`")
@@ -104,7 +104,11 @@ def _published_by(storage: Storage, run_id: str) -> Manifest | None:
 
 def _json(storage: Storage, name: str) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads(storage.get(name))
+        record = json.loads(storage.get(name))
     except MissingObjectError:
         return None
+    except ValueError as error:
+        raise OperationError(f"{storage.uri}/{name} is damaged ({error}); remove it") from error
+    if not isinstance(record, dict):
+        raise OperationError(f"{storage.uri}/{name} is damaged (it holds no object); remove it")
     return record

@@ -28,7 +28,7 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
-from enrichment.strategies import Free, Situate, Strategy
+from enrichment.strategies import Free, Outcome, Situate, Strategy
 from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import Encoding, FakeTokenizer, FileTokenizer, Tokenizer
 from enrichment.vllm_engine import VllmEngine
@@ -99,6 +99,7 @@ class EnrichDocuments:
         self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
         self._model_tokenizer: Tokenizer | None = None
         self._prompt_fingerprint: str | None = None
+        self._contexts: ledger.PaidContexts | None = None
         self._engine: RestartableEngine | None = None
         self._admission: Admission | None = None
         self._documents = 0
@@ -118,6 +119,7 @@ class EnrichDocuments:
             directory = resolve_model(options)
             self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
         self._engine = RestartableEngine(partial(self._start, options))
+        self._contexts, of_chunk = self._paid()
         strategy = Situate(
             self._engine,
             Prompts(self._model_tokenizer, chat, config.context.prompt),
@@ -125,7 +127,8 @@ class EnrichDocuments:
             options.max_model_len,
             options.block_tokens,
             self._run.model_fingerprint or options.name,
-            *self._paid(),
+            self._contexts,
+            of_chunk,
             self._done,
         )
         self._admission = strategy.admission
@@ -191,6 +194,7 @@ class EnrichDocuments:
             outcome = await self._strategy.contexts(loaded.document, loaded.headings, chunks, encoding)
         except DocumentError as error:
             return self._quarantined(ref, error)
+        self._record_reused(loaded.document, outcome)
         config = self._run.config
         return Enriched(
             document=loaded.document,
@@ -206,6 +210,14 @@ class EnrichDocuments:
             generated=sum(outcome.generated),
             tokens={name: getattr(outcome.tokens, name) for name in staging.TOKEN_COUNTS},
         )
+
+    def _record_reused(self, document: Document, outcome: Outcome) -> None:
+        """Have what was paid for under another id in the ledger under this one too: later nights look nowhere else."""
+        for context, generated in zip(outcome.contexts, outcome.generated, strict=True):
+            if self._contexts is None or generated or context.key is None:
+                continue
+            if not self._contexts.is_of(context.key, document.id):
+                self._ledger.add(ledger.Paid(document.id, context))
 
     def _prepared(self, ref: dict[str, Any]) -> _Prepared | DocumentError:
         try:

@@ -81,11 +81,14 @@ class StageVectors:
             self._embedder.embed_passages([texts[row] for row in batch]).astype(np.float16)
             for batch in (rows[start : start + EMBED_TEXTS] for start in range(0, len(rows), EMBED_TEXTS))
         ]
-        new: dict[bytes, bytes] = {}
-        if found:
-            matrix = np.concatenate(found)
-            new_keys = [keys[row] for row in rows]
-            owners = [DocumentId(ids[row]) for row in rows]
-            ledger.append_vectors(self._storage, self._run.id, part, new_keys, owners, matrix)
-            new = dict(zip(new_keys, (vector.tobytes() for vector in matrix), strict=True))
+        vectors = b"".join(batch.tobytes() for batch in found)
+        size = 2 * self._embedder.dimension
+        new = {keys[row]: vectors[place * size : (place + 1) * size] for place, row in enumerate(rows)}
+        # What was paid for under another id is kept under this one too: later nights look nowhere else.
+        entries = dict.fromkeys((keys[row], ids[row]) for row in rows)
+        entries |= {pair: None for pair in zip(keys, ids, strict=True) if not self._paid.is_of(*pair)}
+        known = [new[key] if key in new else self._paid[key] for key, _ in entries]
+        matrix = np.frombuffer(b"".join(known), np.float16).reshape(-1, self._embedder.dimension)
+        owners = [DocumentId(name) for _, name in entries]
+        ledger.append_vectors(self._storage, self._run.id, part, [key for key, _ in entries], owners, matrix)
         return [new[key] if key in new else self._paid[key] for key in keys]

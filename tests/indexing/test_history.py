@@ -76,6 +76,17 @@ def test_a_rollback_to_what_is_not_there_is_refused_by_name(three_nights: Any) -
     assert not list(three_nights.storage.list(layout.RUNS + "2"))
 
 
+def test_a_rollback_leads_away_from_a_damaged_manifest(three_nights: Any) -> None:
+    storage = three_nights.storage
+    storage.put(layout.manifest(3), storage.get(layout.manifest(3))[:-9])
+    with pytest.raises(OperationError, match="damaged"):
+        manifest.latest(storage)
+    assert history.roll_back(storage, 2).sequence == 4
+    found = manifest.require_latest(storage)
+    assert (found.sequence, found.parent, found.held) == (4, 3, 2)
+    assert history.release(storage).sequence == 5
+
+
 def test_a_rollback_while_others_publish_follows_them(three_nights: Any) -> None:
     storage, start = three_nights.storage, threading.Barrier(2)
     content = {name: getattr(manifest.load(storage, 3), name) for name in history._CONTENT}

@@ -137,6 +137,13 @@ def test_a_snapshot_that_a_run_says_it_published_is_missed(storage: DirectorySto
     assert [problem["file"] for problem in verify(storage)["problems"]] == [layout.manifest(4)]
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}"])
+def test_a_record_of_a_run_that_is_none_is_named(storage: DirectoryStorage, content: bytes) -> None:
+    name = layout.run_file("run-9", layout.SUCCESS)
+    storage.put(name, content)
+    assert [problem["file"] for problem in verify(storage)["problems"]] == [name]
+
+
 def test_a_file_that_nobody_lists_is_named(storage: DirectoryStorage) -> None:
     [segment, _] = manifest.require_latest(storage).segments
     storage.put(layout.segment(segment.id, "lexical/segments_9"), b"x")

@@ -68,6 +68,27 @@ def test_an_empty_corpus_is_one_sentence_and_exit_2(tmp_path: Path, capsys: pyte
         assert str(tmp_path) in sentence(capsys)
 
 
+@pytest.mark.parametrize(
+    ("corpus", "words"), [("{}/file", "is no directory"), ("{}\0", "is no directory"), ("s3://", "no bucket")]
+)
+def test_a_corpus_that_can_be_none_is_one_sentence_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], corpus: str, words: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    corpus = corpus.format(tmp_path)
+    for command in (["search", corpus, "q"], ["status", corpus], ["verify", corpus], ["purge", corpus, "d"]):
+        assert cli.main(command) == 2
+        assert words in sentence(capsys)
+
+
+def test_a_command_leaves_nothing_where_no_corpus_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = str(tmp_path / "none")
+    for command in (["rollback", corpus, "1"], ["gc", corpus, "--delete"], ["purge", corpus, "d"], ["verify", corpus]):
+        assert cli.main(command) == 2
+        assert corpus in sentence(capsys)
+    assert not (tmp_path / "none").exists()
+
+
 def test_json_holds_the_error_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["search", str(tmp_path), "q", "--json"]) == 2
     assert "holds no snapshot" in json.loads(capsys.readouterr().out)["error"]

@@ -44,6 +44,7 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"corpus": " "}, "corpus is empty"),
         ({"documents": {"uri": "d", "max_bytes": 0}}, "documents.max_bytes is 0"),
         ({"limits": {"fallback": 5.0}}, "limits.fallback is 5.0"),
+        ({"limits": {"stall_timeout_s": float("inf")}}, "limits.stall_timeout_s is inf"),
         ({"index": {"language": "klingon"}}, "index.language 'klingon' is not known"),
         ({"model": {"name": "fake", "max_model_len": 512}, "context": {"max_output_tokens": 500}}, "max_output_tokens"),
         ({"index": {"dense_text": []}}, "index.dense_text"),

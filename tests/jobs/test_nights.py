@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from enrichment.embed import FakeEmbedder
 from enrichment.engine import PromptRefusedError
 from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
@@ -46,6 +47,19 @@ def segment_ids(nights: Any) -> list[str]:
 
 def rows(nights: Any, name: str = "ash") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = nights.open().rows(f"{name}.md")
+    return found
+
+
+def count_embedded(monkeypatch: Any) -> list[str]:
+    """The texts that are embedded from now on."""
+    found: list[str] = []
+    embed = FakeEmbedder.embed_passages
+
+    def counted(self: FakeEmbedder, texts: Any) -> Any:
+        found.extend(texts)
+        return embed(self, texts)
+
+    monkeypatch.setattr(FakeEmbedder, "embed_passages", counted)
     return found
 
 
@@ -209,6 +223,37 @@ def test_a_context_that_was_paid_under_another_documents_id_is_not_paid_again(ni
 
 
 @pytest.mark.usefixtures("no_lexical")
+def test_what_was_paid_before_a_rename_is_not_paid_again_on_later_nights(nights: Any, monkeypatch: Any) -> None:
+    """b was renamed from a; then its first rule changes, and changes back."""
+    nights.write(a=text("same", *RULES), c=text("c", *RULES))
+    nights.refresh()
+    (nights.docs / "a.md").rename(nights.docs / "b.md")
+    assert nights.refresh().chunks["generated"] == 0
+    embedded = count_embedded(monkeypatch)
+    nights.write(b=text("same", "Another rule.", *RULES[1:]))
+    assert nights.refresh().chunks["generated"] == 4
+    assert embedded == ["Same\nAnother rule. "]
+    nights.write(b=text("same", *RULES))
+    assert nights.refresh().chunks["generated"] == 0
+    assert len(embedded) == 1
+    parts = [entry.name for entry in nights.storage.list(layout.LEDGER)]
+    nights.write(b=text("same", "Another rule.", *RULES[1:]))
+    assert nights.refresh().chunks["generated"] == 0
+    assert [entry.name for entry in nights.storage.list(layout.LEDGER)] == parts, "nothing is recorded twice"
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_a_document_that_is_renamed_and_grows_on_one_night_pays_for_its_end(nights: Any, monkeypatch: Any) -> None:
+    nights.write(a=text("same", *RULES), c=text("c", *RULES))
+    nights.refresh()
+    nights.write(a=None, b=text("same", *RULES, "More."))
+    embedded = count_embedded(monkeypatch)
+    result = nights.refresh()
+    assert (result.documents["new"], result.documents["deleted"], result.chunks["generated"]) == (1, 1, 1)
+    assert embedded == ["Same\nRule 3 of the gate holds. ", "Same\nMore.\n"]  # a line ended behind the rule before
+
+
+@pytest.mark.usefixtures("no_lexical")
 def test_with_reuse_chunk_only_chunks_whose_own_text_changed_are_generated(nights: Any) -> None:
     sentences = [f"Sentence {number} says something." for number in range(300)]
     chunk = {"context": {"strategy": "situate", "reuse": "chunk"}, "model": {"name": "fake", "max_model_len": 16384}}
@@ -347,6 +392,28 @@ def test_of_three_documents_one_may_go(nights: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_lexical")
+def test_with_a_limit_of_nothing_not_even_one_may_go(forest: Any) -> None:
+    forest.write(pine=None)
+    result = forest.refresh(limits={"deleted": 0.0})
+    assert result.exceeded and (result.documents["deleted"], result.documents["withheld"]) == (0, 1)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_was_quarantined_may_go_whatever_the_limit(forest: Any) -> None:
+    bad = [f"bad{number}" for number in range(5)]
+    forest.write(**dict.fromkeys(bad, b"\xff"))
+    assert forest.refresh().documents["quarantined"] == 5
+    forest.write(**dict.fromkeys(bad))
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["quarantined"], result.exceeded) == (5, 0, ())
+    forest.write(**dict.fromkeys(bad, b"\xff"))
+    forest.refresh()
+    forest.write(**dict.fromkeys([*bad, *NAMES[:3]]))
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["withheld"], result.documents["total"]) == (5, 3, 10)
+
+
+@pytest.mark.usefixtures("no_lexical")
 def test_what_lies_in_a_file_that_cannot_be_read_is_not_deleted(forest: Any, monkeypatch: Any) -> None:
     lines = "".join(json.dumps({"id": f"n{number}", "text": f"{number} one. Two."}) + "\n" for number in range(2))
     forest.write(**{"some.jsonl": lines})
@@ -365,6 +432,53 @@ def test_what_lies_in_a_file_that_cannot_be_read_is_not_deleted(forest: Any, mon
         assert forest.open().original("n1") == "1 one. Two."
     result = forest.refresh()
     assert (result.documents["stale"], result.documents["total"], result.documents["quarantined"]) == (0, 12, 0)
+
+
+def records(*names: str) -> str:
+    return "".join(json.dumps({"id": name, "text": f"{name} one. Two."}) + "\n" for name in names)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_a_line_that_is_no_json_any_more_deletes_nothing(forest: Any) -> None:
+    forest.write(**{"some.jsonl": records("n0", "n1", "n2")})
+    forest.refresh()
+    forest.write(**{"some.jsonl": records("n0") + records("n1")[:-9] + "\n" + records("n2")})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"]) == (0, 1)
+    assert forest.open().original("n1") == "n1 one. Two."
+    assert [entry["id"] for entry in result.rejected] == ["some.jsonl#2"]
+    assert not forest.refresh().published
+    forest.write(**{"some.jsonl": records("n3", "n0") + records("n1")[:-9] + "\n" + records("n2")})
+    result = forest.refresh()
+    assert [entry["id"] for entry in result.rejected] == ["some.jsonl#3"], "a broken line that moves is one"
+    assert [entry["id"] for entry in result.stale] == ["n1"]
+    forest.write(**{"some.jsonl": records("n0", "n2", "n3")})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"], result.documents["quarantined"]) == (2, 0, 0)
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_moved_into_a_file_that_cannot_be_read_is_not_deleted(forest: Any) -> None:
+    forest.write(**{"some.jsonl": records("n0", "n1")})
+    forest.refresh()
+    forest.write(**{"some.jsonl": records("n0")})
+    pq.write_table(pa.table({"id": ["n1"], "text": ["n1 one. Two."]}), forest.docs / "other.parquet")
+    forest.refresh()
+    forest.write(**{"other.parquet": b"PAR1", "pine": None})
+    result = forest.refresh()
+    assert (result.documents["deleted"], result.documents["stale"]) == (1, 1)  # pine was a file of its own
+    assert forest.open().original("n1") == "n1 one. Two."
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_many_losses_of_one_text_are_no_renames_to_one_document(nights: Any) -> None:
+    nights.write(**dict.fromkeys(NAMES, "One. Two."), other="Three. Four.")
+    nights.refresh()
+    nights.write(**dict.fromkeys(NAMES), poplar="One. Two.")
+    result = nights.refresh()
+    assert (result.documents["deleted"], result.documents["withheld"]) == (0, 10) and result.exceeded
+    result = nights.refresh(Asked(allow_deletes=True))
+    assert (result.documents["deleted"], result.documents["total"]) == (10, 2)
 
 
 def refuse(monkeypatch: Any, word: str) -> None:

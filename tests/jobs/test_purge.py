@@ -291,3 +291,28 @@ def test_hostile_ids_are_only_data(stage: Callable[..., Any], tmp_path: Path) ->
     left = sorted(set(HOSTILE) - {"../x", "a", "\u00e9", "l\nf"})
     assert ids(staged.storage, manifest.require_latest(staged.storage).sequence) == left
     shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def test_ids_that_are_words_of_a_manifest_are_only_data(stage: Callable[..., Any]) -> None:
+    """What a manifest says of files and hashes does not count as a trace."""
+    lines = [json.dumps({"id": name, "text": f"{name} says one thing. Then again."}) for name in ("dense", "e", "rest")]
+    staged = stage({"all.jsonl": "\n".join(lines)})
+    digits = staged.publish().segments[0].digest[:4]
+    for name in ("dense", digits):
+        assert purge(staged.storage, name)["left"] == []
+    assert ids(staged.storage, 2) == ["e", "rest"]
+
+
+@pytest.mark.parametrize("name", ["manifests/notes", "segments/notes", "runs/notes", "runs/other/notes", "notes"])
+def test_files_of_others_do_not_stop_it(storage: DirectoryStorage, name: str) -> None:
+    storage.put(name, b"not ours")
+    assert purge(storage, "birch.md")["left"] == []
+    storage.put("manifests/more-notes", b"about birch.md")
+    assert [entry["object"] for entry in purge(storage, "birch.md")["left"]] == ["manifests/more-notes"]
+
+
+def test_an_id_that_no_document_can_have_is_bad_usage(storage: DirectoryStorage) -> None:
+    before = everything(storage)
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        purge(storage, "caf\udce9")
+    assert everything(storage) == before

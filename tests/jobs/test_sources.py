@@ -150,6 +150,21 @@ def test_a_source_without_documents_is_a_configuration_error(write: Write, tmp_p
         names(f"{tmp_path}/docs/absent.md")
 
 
+@pytest.mark.parametrize("glob", ["[z-a]*.md", "[]", "*[!].md"])
+def test_a_glob_that_is_none_is_a_configuration_error(write: Write, glob: str) -> None:
+    uri = write({"a.md": "A"})
+    with pytest.raises(ConfigError, match=r"documents\.uri .* is no glob"):
+        names(f"{uri}/{glob}")
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"), [("[[a]*", ["[.md", "a.md"]), ("[!a]*", ["!.md", "[.md"]), ("[a!]*", ["!.md", "a.md"])]
+)
+def test_a_set_of_characters_holds_what_it_names(write: Write, glob: str, expected: list[str]) -> None:
+    uri = write(dict.fromkeys(("!.md", "[.md", "a.md"), "A"))
+    assert names(f"{uri}/{glob}") == expected
+
+
 def test_a_duplicate_is_refused_and_both_sources_are_named(write: Write) -> None:
     uri = write(
         {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enrichment.errors import ConfigError
+from enrichment.errors import ConfigError, OperationError
 from indexing import heartbeat, history, layout, manifest
 from indexing.storage import DirectoryStorage
 from jobs import cli, status
@@ -136,3 +136,19 @@ def test_a_run_without_any_success_is_too_old(storage: DirectoryStorage, capsys:
         raise ZeroDivisionError
     assert cli.main(["status", storage.uri, "--max-age", "26"]) == 1
     assert "is not known" in capsys.readouterr().err
+
+
+def test_a_file_that_no_run_wrote_is_no_run(storage: DirectoryStorage) -> None:
+    publish(storage, run_id(1))
+    leave_success(storage, run_id(1), 1)
+    storage.put("runs/.DS_Store", b"not ours")
+    assert read(storage)["stage"] == "done"
+
+
+@pytest.mark.parametrize("content", [b"", b"[]"])
+def test_a_damaged_record_is_named(storage: DirectoryStorage, content: bytes) -> None:
+    publish(storage, run_id(1))
+    name = layout.run_file(run_id(1), layout.SUCCESS)
+    storage.put(name, content)
+    with pytest.raises(OperationError, match=f"{name} is damaged"):
+        read(storage)
