@@ -83,16 +83,23 @@ def test_what_is_fetched_is_what_was_stored(storage: Storage, tmp_path: Path) ->
         trained.fetched(storage, entry, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["IVF12,SQfp16", "IVF12_HNSW8,SQ8"])
-def test_no_centroid_is_the_vector_of_one_document(text: str, tmp_path: Path) -> None:
-    """Four vectors far from all others, which k-means gives lists of their own."""
-    crowd = np.abs(vectors(800)).astype(np.float32)
-    alone = -np.eye(DIMENSION, dtype=np.float32)[:4]
-    sample = np.concatenate([crowd, alone])
+@pytest.mark.parametrize("text", ["IVF24,SQfp16", "IVF24_HNSW8,SQ8"])
+def test_no_centroid_is_the_vector_of_one_document(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors far from each other, some of which k-means gives lists of their own, beside a crowd."""
+    random = np.random.default_rng(5)
+    alone, crowd = random.standard_normal((48, 64)), 1 + 0.1 * random.standard_normal((120, 64))
+    sample = np.concatenate([alone, crowd])
+    sample = np.asarray(sample / np.linalg.norm(sample, axis=1, keepdims=True), np.float32)
     kind = dense_kind.parse(text)
     assert kind is not None
-    dense_files.train(sample, kind, tmp_path / "trained")
-    index = dense_files.read_trained(dense_files.Trained(tmp_path / "trained", kind), DIMENSION)
-    centroids = index.quantizer.reconstruct_n(0, 12)
-    assert (alone @ centroids.T).max() < 0.95
-    np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-4)
+
+    def nearest() -> float:
+        dense_files.train(sample, kind, tmp_path / "trained")
+        index = dense_files.read_trained(dense_files.Trained(tmp_path / "trained", kind), 64)
+        centroids = index.quantizer.reconstruct_n(0, 24)
+        np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-4)
+        return float((sample[:48] @ centroids.T).max())
+
+    assert nearest() < 0.9
+    monkeypatch.setattr(dense_files, "_blur", lambda quantizer, sizes: None)
+    assert nearest() > 0.999, "else this test would say nothing"
