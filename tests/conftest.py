@@ -317,7 +317,7 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "vocab.txt").write_text("\n".join(words))
     torch.manual_seed(1)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    settings = BertConfig(vocab_size=len(words), num_labels=1, initializer_range=1.0, **sizes)
+    settings = BertConfig(vocab_size=len(words), num_labels=1, initializer_range=0.3, **sizes)
     BertForSequenceClassification(settings).save_pretrained(directory)
     BertTokenizerFast(str(directory / "vocab.txt")).save_pretrained(directory)
     return directory
