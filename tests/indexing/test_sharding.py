@@ -56,7 +56,7 @@ def sources() -> str:
 def sharded(stage: Callable[..., Any]) -> Mapping[int, Snapshot]:
     staged = stage({"made.jsonl": sources()}, split={"by": "sentences", "size": 1})
     found = {}
-    for rows_per_segment in (10_000, 500, 145, 30):
+    for rows_per_segment in (10_000, 500, 130, 30):
         published = staged.publish(rows_per_segment)
         found[len(published.segments)] = with_dead(Snapshot(staged.storage, published))
     assert sorted(found) == [1, 2, 7, 30]
