@@ -37,7 +37,8 @@ with flow.cluster(None):
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(is_right, range(2000)))
     assert ray.get(waiting) == [sum(range(10**6))] * 20
-    print(f"{sum(answers)} of {len(answers)} right")
+
+print(f"{sum(answers)} of {len(answers)} right")  # out here: what is printed beside Ray goes to stderr
 """
 
 
