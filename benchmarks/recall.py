@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from enrichment.prompts import PromptKind
+from indexing.fusion import Fusion
 from indexing.search import Mode
 from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import Storage, open_storage
@@ -20,7 +21,13 @@ from jobs import config, refresh
 from jobs.progress import Progress
 
 CUTS = (5, 10, 20)
-MODES: tuple[Mode, ...] = ("dense", "lexical", "hybrid")
+MODES: dict[str, tuple[Mode, Fusion]] = {
+    "dense": ("dense", Fusion()),
+    "lexical": ("lexical", Fusion()),
+    "hybrid": ("hybrid", Fusion()),
+    "scores": ("hybrid", Fusion("scores", 1.0, 0.5)),
+}
+"""`scores` is hybrid by weighted scores."""
 
 
 def main() -> None:
@@ -44,8 +51,8 @@ def main() -> None:
             lay_in(options.ledger, open_storage(variant.corpus))
         refresh.refresh(variant, Progress(show=sys.stderr.isatty()))
         snapshot = open_snapshot(open_storage(variant.corpus))
-        for mode in MODES:
-            means = recalls(snapshot, questions[: options.limit], mode)
+        for mode, how in MODES.items():
+            means = recalls(snapshot, questions[: options.limit], *how)
             print(f"{name:52} {mode:8} " + " ".join(f"{100 * mean:10.1f}" for mean in means), flush=True)
 
 
@@ -68,11 +75,11 @@ def variants(base: config.Config, prompts: Sequence[PromptKind]) -> Iterable[tup
         yield strategy, dataclasses.replace(base, context=context, corpus=f"{base.corpus}-{strategy}")
 
 
-def recalls(snapshot: Snapshot, questions: Sequence[dict], mode: Mode) -> list[float]:
+def recalls(snapshot: Snapshot, questions: Sequence[dict], mode: Mode, fusion: Fusion) -> list[float]:
     """Mean recall at each cut."""
     totals = [0.0] * len(CUTS)
     for question in questions:
-        hits = snapshot.open_indexes(mode).search(question["query"], max(CUTS), mode)
+        hits = snapshot.open_indexes(mode).search(question["query"], max(CUTS), mode, fusion=fusion)
         spans = [snapshot.span_of(hit) for hit in hits]
         for place, cut in enumerate(CUTS):
             totals[place] += covered(question["spans"], spans[:cut])

@@ -41,7 +41,10 @@ class Reranker:
 
     def scores(self, query: str, passages: Sequence[str]) -> list[float]:
         """One score per passage, higher is better."""
-        pairs = [(query, passage) for passage in passages]
+        if not passages:
+            return []
+        sound = query.encode("utf-8", "replace").decode()  # a terminal may hand on bytes that are no text
+        pairs = [(sound, passage) for passage in passages]
         return [float(score) for score in self._model.predict(pairs, batch_size=32, show_progress_bar=False)]
 
 

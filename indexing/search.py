@@ -139,7 +139,7 @@ class Indexes:
         rows = {}
         for segment_id, admitted in zip(self.segment_ids, self.admitted(filters), strict=True):
             refused = ~admitted
-            refused[self.dead_rows.get(segment_id, ())] = True
+            refused[self.dead_rows.get(segment_id, np.zeros(0, np.int64))] = True
             if refused.any():
                 rows[segment_id] = np.flatnonzero(refused)
         return _LeftOut(rows, self._vectors_of(rows))

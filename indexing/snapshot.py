@@ -139,8 +139,8 @@ class Snapshot:
         texts = self._originals.read(slices)
         passages = [f"{row['header'] or ''}\n{text}".strip() for row, text in zip(records, texts, strict=True)]
         scores = open_reranker(options.name).scores(query, passages)
-        scored = [replace(hit, rerank=score) for hit, score in zip(best, scores, strict=True)]
-        return [*sorted(scored, key=lambda hit: -(hit.rerank or 0.0)), *hits[options.depth :]]
+        order = sorted(range(len(best)), key=lambda place: -scores[place])
+        return [*(replace(best[place], rerank=scores[place]) for place in order), *hits[options.depth :]]
 
     def _passages(self, hits: Sequence[Hit], window: int, within_section: bool, budget: int | None) -> list[Passage]:
         owners = [self._owner(hit) for hit in hits]

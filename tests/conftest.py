@@ -309,3 +309,21 @@ def yesterday(nursery: night.Nursery, tmp_path_factory: pytest.TempPathFactory) 
     night.configure(root, "corpus", night.YESTERDAY)
     assert nursery.run(root).status == 0
     return DirectoryStorage(root / "corpus")
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a cross-encoder with one small layer and random weights."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    directory = tmp_path_factory.mktemp("cross-encoder")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "roof", "leaks", "in", "winter", "tenant", "garden"]
+    words += "abcdefghijklmnopqrstuvwxyz0123456789"
+    (directory / "vocab.txt").write_text("\n".join(words))
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    settings = BertConfig(vocab_size=len(words), num_labels=1, initializer_range=0.3, **sizes)
+    BertForSequenceClassification(settings).save_pretrained(directory)
+    BertTokenizerFast(str(directory / "vocab.txt")).save_pretrained(directory)
+    return directory

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +144,41 @@ def test_doctor_names_what_it_looked_at(tmp_path: Path, capsys: pytest.CaptureFi
     names = {check["name"] for check in json.loads(capsys.readouterr().out)["checks"]}
     assert {"ray", "vllm", "faiss", "pyserini", "java", "memory", "store", "embedding model", "language model"} <= names
     assert not list((tmp_path / "corpus").rglob("*")), "doctor leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--where", "owner"], "'owner' is no condition on metadata; write key=value"),
+        (["--weights", "0", "0"], "dense_weight and lexical_weight are both 0"),
+        (["--rerank", "x", "--rerank-depth", "0"], "the depth of reranking is 0"),
+        (["--fusion", "magic"], "invalid choice: 'magic'"),
+        (["-k", "0"], "-k is 0; it must be at least 1"),
+    ],
+)
+def test_a_search_that_cannot_be_is_one_sentence_and_exit_2(
+    nights: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    nights.write(a="# A\n\nThe roof leaks.\n")
+    nights.refresh()
+    assert cli.main(["search", nights.storage.uri, "roof", *arguments]) == 2
+    assert words in sentence(capsys)
+
+
+def test_a_search_takes_filters_and_a_way_to_fuse(nights: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [
+        {"id": f"{kind}/{n}", "title": f"{kind} {n}", "text": "The roof leaks.", "metadata": {"kind": kind, "n": n}}
+        for kind in ("deed", "note")
+        for n in range(4)
+    ]
+    nights.write(**{"in.jsonl": "\n".join(map(json.dumps, records))})
+    nights.refresh()
+
+    def found(*arguments: str) -> list[str]:
+        assert cli.main(["search", nights.storage.uri, "roof", "-k", "9", "--json", *arguments]) == 0
+        return [passage["document_id"] for passage in json.loads(capsys.readouterr().out)["passages"]]
+
+    assert len(found()) == len(found("--fusion", "scores", "--weights", "1", "0.5")) == 8
+    assert found("--where", "kind=deed", "--where", "n=2") == ["deed/2"]
+    assert found("--title", "NOTE 1") == ["note/1"]
+    assert found("--id-prefix", "note/", "--mode", "lexical") == [f"note/{n}" for n in range(4)]

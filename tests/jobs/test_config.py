@@ -46,6 +46,8 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"limits": {"fallback": 5.0}}, "limits.fallback is 5.0"),
         ({"limits": {"stall_timeout_s": float("inf")}}, "limits.stall_timeout_s is inf"),
         ({"index": {"language": "klingon"}}, "index.language 'klingon' is not known"),
+        ({"search": {"fusion": "magic"}}, "search.fusion"),
+        ({"search": {"bm25_b": 2}}, "search.bm25_b is 2"),
         ({"model": {"name": "fake", "max_model_len": 512}, "context": {"max_output_tokens": 500}}, "max_output_tokens"),
         ({"index": {"dense_text": []}}, "index.dense_text"),
         ({"index": {"dense": "HNSW32"}}, "index.dense is HNSW32"),
@@ -120,6 +122,7 @@ def test_the_fingerprint_follows_what_rows_depend_on() -> None:
     base = config.parse(GOOD).content_fingerprint()
     same = [{"corpus": "elsewhere"}, {"limits": {"fallback": 0.5}}, {"model": {"name": "fake", "replicas": 4}}]
     same += [{"index": {"dense": "flat"}}, {"index": {"memory_gb": 1, "recall_floor": 0.5}}]  # of the same vectors
+    same.append({"search": {"fusion": "scores", "dense_weight": 2, "bm25_k1": 1.2}})
     assert {config.parse(GOOD | change).content_fingerprint() for change in same} == {base}
     other = [
         {"documents": {"uri": "d", "max_bytes": 9}},

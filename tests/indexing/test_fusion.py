@@ -1,0 +1,69 @@
+"""Fusion by hand: by rank, by scores, and what is no way to fuse."""
+
+import math
+
+import pytest
+
+from enrichment.errors import ConfigError
+from indexing.fusion import Fusion, SearchOptions, fused, options_of, reciprocal_rank_fusion
+
+DENSE = {5: 0.9, 6: 0.8, 7: 0.7}
+LEXICAL = {7: 12.0, 5: 6.0, 8: 3.0}
+
+
+def ranked(scores: dict[int, float]) -> list[int]:
+    return sorted(scores, key=lambda row: -scores[row])
+
+
+def test_reciprocal_rank_fusion_by_hand() -> None:
+    found = reciprocal_rank_fusion((DENSE, 1.0), (LEXICAL, 1.0))
+    assert found == pytest.approx({5: 1 / 61 + 1 / 62, 6: 1 / 62, 7: 1 / 63 + 1 / 61, 8: 1 / 63})
+    assert ranked(found) == [5, 7, 6, 8]
+
+
+def test_weights_decide_whose_first_is_first() -> None:
+    assert ranked(fused(DENSE, LEXICAL, Fusion("rrf", 1.0, 0.01), 100))[:3] == [5, 6, 7]
+    assert ranked(fused(DENSE, LEXICAL, Fusion("rrf", 0.01, 1.0), 100))[:3] == [7, 5, 8]
+    assert ranked(fused(DENSE, LEXICAL, Fusion("scores", 1.0, 0.01), 100))[:3] == [5, 6, 7]
+    assert ranked(fused(DENSE, LEXICAL, Fusion("scores", 0.01, 1.0), 100))[:3] == [7, 5, 8]
+
+
+def test_scores_are_the_cosine_and_the_share_of_the_best_bm25() -> None:
+    found = fused(DENSE, LEXICAL, Fusion("scores", 1.0, 0.5), depth=100)
+    assert found == pytest.approx({5: 0.9 + 0.25, 6: 0.8, 7: 0.7 + 0.5, 8: 0.7 + 0.125})
+
+
+def test_a_row_that_a_full_ranking_lacks_may_have_as_much_as_its_last() -> None:
+    found = fused(DENSE, LEXICAL, Fusion("scores", 1.0, 0.5), depth=3)
+    assert found[6] == pytest.approx(0.8 + 0.125)
+    assert found[8] == pytest.approx(0.7 + 0.125)
+
+
+@pytest.mark.parametrize("method", ["rrf", "scores"])
+def test_one_empty_ranking_leaves_the_order_of_the_other(method: str) -> None:
+    how = Fusion(method)  # type: ignore[arg-type]
+    assert ranked(fused(DENSE, {}, how, 100)) == [5, 6, 7]
+    assert ranked(fused({}, LEXICAL, how, 100)) == [7, 5, 8]
+    assert fused({}, {}, how, 100) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dense_weight": -1.0}, "search.dense_weight is -1.0"),
+        ({"lexical_weight": math.inf}, "search.lexical_weight is inf"),
+        ({"lexical_weight": math.nan}, "search.lexical_weight is nan"),
+        ({"dense_weight": 0.0, "lexical_weight": 0.0}, "both 0"),
+        ({"bm25_k1": -0.1}, "search.bm25_k1 is -0.1"),
+        ({"bm25_b": 1.1}, "search.bm25_b is 1.1"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SearchOptions(**options)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_a_snapshot_older_than_the_section_has_the_defaults() -> None:
+    assert options_of({}) == SearchOptions()
+    assert options_of({"search": {"fusion": "scores"}}).fused_by == Fusion("scores")
