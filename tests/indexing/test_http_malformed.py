@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from indexing import http, serving
 from indexing.http import Service
 
-THROUGH_SCHEMA, THROUGH_APPLICATION, THROUGH_SOCKET = 1_000, 7_500, 1_500
+THROUGH_SCHEMA, THROUGH_APPLICATION, THROUGH_SOCKET = 400, 8_200, 1_400
 BYTES = bytes(range(256))
 WORDS = [
     *(b"q k mode window within budget id index first count text token".split()),
