@@ -209,8 +209,8 @@ class Snapshot:
         inside = []
         for hit in (hits[number] for number in stretch.hits):
             row = rows[hit.row - document["first_row"]]
-            place = tuple(row["heading_path"]), row["start"], row["end"]
-            inside.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, hit.dense, hit.lexical))
+            where = tuple(row["heading_path"]), row["start"], row["end"]
+            inside.append(PassageHit(row["chunk_index"], hit.score, row["context"], *where, hit.dense, hit.lexical))
         return Passage(
             document["id"],
             document["title"],
