@@ -278,6 +278,11 @@ def test_without_a_token_a_name_that_was_bound_to_this_machine_is_refused(
     assert "another machine" in answer.json()["error"]
 
 
+def test_two_names_are_not_one_that_is_right(client: TestClient) -> None:
+    headers = [("Host", "evil.example"), ("Host", "localhost")]
+    assert client.get("/snapshot", headers=headers).status_code == 421
+
+
 class Slow:
     """Searches that wait until they are let go."""
 
