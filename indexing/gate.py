@@ -56,7 +56,7 @@ class Gate:
             await send(message)
 
         try:
-            refusal = self._refusal(path, dict(scope["headers"]))
+            refusal = self._refusal(path, scope["headers"])
             if refusal:
                 await _answer(send_marked, *refusal)
             else:
@@ -69,15 +69,16 @@ class Gate:
             route = path if path in self._routes else "other"
             self._metrics.answered(route, status, time.perf_counter() - started)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def _refusal(self, path: str, headers: Collection[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """Status and sentence if the request may not go on."""
         if self._token is None:
-            if is_local(headers.get(b"host", b"").decode("latin-1")):
+            hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+            if len(hosts) == 1 and is_local(hosts[0]):
                 return None
             return 421, "the request is addressed to another machine; use localhost, or start the service with a token"
         if path in self._public:
             return None
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        scheme, _, given = dict(headers).get(b"authorization", b"").partition(b" ")
         # Compared whole whatever differs, so that the time says nothing of where.
         if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
             return None

@@ -190,15 +190,16 @@ def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]
 
 async def _problem(request: Request, error: Exception) -> Response:
     """One sentence and the status that fits."""
+    path = request.scope["path"]  # `request.url` is made of the Host header, which may be anything
     headers = {"retry-after": "1"} if isinstance(error, OverloadError) else {}
     match error:
         case HTTPException():
-            status, sentence = error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail.lower()}"
+            status, sentence = error.status_code, f"{request.method} {path[:200]}: {error.detail.lower()}"
             headers = dict(error.headers or {})
         case RequestValidationError():
             status, sentence = 422, _sentence(error.errors()[0])
         case ConfigError():
-            status, sentence = (404 if request.url.path in _NOT_THERE else 422), str(error)
+            status, sentence = (404 if path in _NOT_THERE else 422), str(error)
         case _:
             status, sentence = 503, str(error)
     return JSONResponse({"error": sentence}, status, headers)

@@ -91,12 +91,12 @@ def test_a_hit_says_where_it_is_in_its_passage(corpus: Corpus, client: TestClien
 
 
 def test_a_chunk_lies_in_its_window_by_code_points(client: TestClient) -> None:
-    answer = client.get("/chunk", params={"id": "roof.md", "index": 1, "window": 1}).json()
+    answer = client.get("/chunk", params={"id": "roof.md", "index": 2, "window": 1}).json()
     chunk, window = answer["chunk"], answer["window"]
     assert chunk["original"].strip() == "The landlord pays for slates."
     assert window["text"][chunk["start"] - window["start"] : chunk["end"] - window["start"]] == chunk["original"]
     assert "👩‍👩‍👧" in window["text"][: chunk["start"]], "an offset in UTF-16 or bytes would be another"
-    assert (window["first"], window["last"]) == (0, 2)
+    assert (window["first"], window["last"]) == (1, 3)
     assert chunk["status"] == "ok"
     assert chunk["context"]
     assert chunk["context"] not in window["text"]
@@ -104,9 +104,9 @@ def test_a_chunk_lies_in_its_window_by_code_points(client: TestClient) -> None:
 
 
 def test_a_window_stops_at_the_section_on_demand(client: TestClient) -> None:
-    asked = {"id": "roof.md", "index": 2, "window": 1}
-    assert "Vinegar" in client.get("/chunk", params=asked).json()["window"]["text"]
-    assert "Vinegar" not in client.get("/chunk", params={**asked, "within": "section"}).json()["window"]["text"]
+    asked = {"id": "roof.md", "index": 3, "window": 1}
+    assert "# Kettle" in client.get("/chunk", params=asked).json()["window"]["text"]
+    assert "# Kettle" not in client.get("/chunk", params={**asked, "within": "section"}).json()["window"]["text"]
 
 
 def test_all_chunks_of_a_document_are_its_original_in_order_in_pages(client: TestClient) -> None:
@@ -114,7 +114,7 @@ def test_all_chunks_of_a_document_are_its_original_in_order_in_pages(client: Tes
     assert "".join(chunk["original"] for chunk in whole["chunks"]) == ROOF
     assert [chunk["chunk_index"] for chunk in whole["chunks"]] == list(range(whole["document"]["num_chunks"]))
     assert all(chunk["text"] == chunk["original"] for chunk in whole["chunks"]), "no strategy rewrote any"
-    paged = [client.get("/chunks", params={"id": "roof.md", "first": n, "count": 2}).json() for n in (0, 2, 4, 6)]
+    paged = [client.get("/chunks", params={"id": "roof.md", "first": n, "count": 3}).json() for n in (0, 3, 6, 9)]
     assert [chunk for page in paged for chunk in page["chunks"]] == whole["chunks"]
     assert paged[3]["chunks"] == []
     (alone,) = client.get("/chunks", params={"id": "one.txt"}).json()["chunks"]
@@ -171,7 +171,7 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         (f"/document?id={'a' * 8193}", 422, "at most 8192 characters"),
         ("/document?id=nobody", 404, "holds no document nobody"),
         ("/chunk?id=nobody&index=0", 404, "holds no document nobody"),
-        ("/chunk?id=roof.md&index=6", 404, "has chunks 0 to 5; 6 is none of them"),
+        ("/chunk?id=roof.md&index=8", 404, "has chunks 0 to 7; 8 is none of them"),
         ("/chunk?id=roof.md&index=-1", 422, "index is '-1'"),
         ("/chunks?id=roof.md&count=1001", 422, "count is '1001'"),
         ("/nowhere", 404, "GET /nowhere: not found"),
@@ -276,6 +276,11 @@ def test_without_a_token_a_name_that_was_bound_to_this_machine_is_refused(
     answer = client.get(path, headers={"Host": host})
     assert answer.status_code == 421
     assert "another machine" in answer.json()["error"]
+
+
+def test_two_names_are_not_one_that_is_right(client: TestClient) -> None:
+    headers = [("Host", "evil.example"), ("Host", "localhost")]
+    assert client.get("/snapshot", headers=headers).status_code == 421
 
 
 class Slow:
