@@ -108,6 +108,17 @@ def test_every_live_row_is_there_with_each_of_its_vectors_in_order(corpus: Any, 
     )
 
 
+def test_a_snapshot_without_rows_is_an_empty_file(
+    nights_in: Callable[[Path], Any], tmp_path: Path, no_lexical: None
+) -> None:
+    nights = nights_in(tmp_path)
+    nights.write(**{"blank.txt": " \n"})
+    nights.refresh()
+    exported(nights, tmp_path / "rows.parquet")
+    exported(nights, tmp_path / "rows.jsonl", "jsonl")
+    assert pq.read_table(tmp_path / "rows.parquet").num_rows == 0 and (tmp_path / "rows.jsonl").read_bytes() == b""
+
+
 def test_lines_of_json_say_the_same_as_parquet(corpus: Any, tmp_path: Path) -> None:
     exported(corpus, tmp_path / "rows.parquet")
     exported(corpus, tmp_path / "rows.jsonl", "jsonl")
@@ -289,6 +300,7 @@ def test_the_command_counts_and_chooses(corpus: Any, tmp_path: Path, capsys: pyt
     record = json.loads(capsys.readouterr().out)
     assert record["snapshot"] == 2 and record["format"] == "jsonl" and record["size_bytes"] == target.stat().st_size
     assert record["chunks"]["total"] == corpus.manifest.counts["chunks"]["total"]
+    assert [file["name"] for file in record["files"]] == ["rows.jsonl"]
     assert cli.main(["export", uri, str(tmp_path / "first.parquet"), "--snapshot", "1"]) == 0
     assert "snapshot 1: " in capsys.readouterr().out
     ids = pq.read_table(tmp_path / "first.parquet", columns=["document_id"])["document_id"].to_pylist()
