@@ -17,7 +17,9 @@ import pytest
 
 from indexing import serving
 from indexing.search import Mode
+from jobs.difference import Asked
 
+DELETE = Asked(True, False)
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "elsewhere.md").read_text()
 QUERY = "who may work from home"
@@ -40,7 +42,7 @@ def nights(nights_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFa
     found.write(dead=f"# Old\n\n{QUERY}. {QUERY}. Who may work from home?\n")
     found.refresh()
     found.write(dead=None)
-    found.refresh()
+    found.refresh(DELETE)
     assert found.manifest.dead
     return found
 
@@ -215,7 +217,7 @@ def test_a_retriever_answers_with_original_text_and_follows_a_refresh(
     assert any(metadata["generated_contexts"] != [None] for _, metadata in before)
     assert asyncio.run(ask_async(QUERY)) == before
     mine.write(remote=None, newer=f"# Newer\n\n{QUERY}, it was asked. All may work from home.\n")
-    mine.refresh()
+    mine.refresh(DELETE)
     assert ask(QUERY) == before and corpus.refresh() is True
     after = asyncio.run(ask_async(QUERY))
     assert after == ask(QUERY) and after[0][1]["document_id"] == "newer.md" and after[0][1]["snapshot"] == 3
