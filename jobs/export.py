@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     storage, started = open_storage(options.corpus), time.monotonic()
     found = find_manifest(storage, options.snapshot)
-    form = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
+    form: export.Format = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
     with destination.opened(options.target) as target:
         say = _reporter(found.counts["chunks"]["total"])
         exported = export.write(storage, found, target, form, say)
