@@ -26,8 +26,8 @@ RECORD = "_export.json"
 class Destination:
     """The files of one export, written one after the other in a folder of this machine."""
 
-    def __init__(self, work: Path) -> None:
-        self._work = work
+    def __init__(self, work: Path, name: str) -> None:
+        self._work, self._name = work, name
         self._open: _File | None = None
         self._files: list[dict[str, Any]] = []
 
@@ -45,6 +45,7 @@ class Destination:
         self._end_file()
         if len(self._files) == 1:
             self._publish_file(self._work / self._files[0]["name"])
+            self._files[0]["name"] = self._name
         else:
             (self._work / RECORD).write_text(json.dumps({**record, "files": self._files}, indent=1))
             self._publish_folder()
@@ -116,7 +117,7 @@ class _OnDisk(Destination):
     """The work folder lies beside the target, so that a link or a rename is enough."""
 
     def __init__(self, work: Path, target: Path) -> None:
-        super().__init__(work)
+        super().__init__(work, target.name)
         self._target = target
 
     def _publish_file(self, path: Path) -> None:
@@ -141,8 +142,8 @@ class _OnS3(Destination):
     """A file is uploaded when the next one begins: before that it may turn out to be the only one."""
 
     def __init__(self, work: Path, storage: Storage, name: str) -> None:
-        super().__init__(work)
-        self._storage, self._name = storage, name
+        super().__init__(work, name)
+        self._storage = storage
         self._waiting: Path | None = None
         self._sent: list[str] = []
 

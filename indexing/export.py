@@ -97,7 +97,7 @@ def write(
             counted.add(table)
             destination.write(table.cast(schema), form, part_bytes)
             progress(counted.chunks.total())
-    if not found.segments:
+    if not counted.records:
         destination.write(schema.empty_table(), form, part_bytes)
     counted.check(storage, found)
     facts = {"documents": counted.documents, "chunks": counted.as_dict(), "records": counted.records}

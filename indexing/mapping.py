@@ -25,4 +25,5 @@ def mapped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
                     writer.write_batch(batch)
             file.flush()
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    pa.default_memory_pool().release_unused()  # what the batches took, or the process would keep it
     return pa.ipc.open_file(pa.py_buffer(content)).read_all()

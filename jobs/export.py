@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 _LINE_EVERY_S = 10.0
 _LINES = (".jsonl", ".ndjson")
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     storage, started = open_storage(options.corpus), time.monotonic()
     found = manifest.find(storage, options.snapshot)
-    form: Literal["parquet", "jsonl"] = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
+    form: export.Format = options.format or ("jsonl" if options.target.endswith(_LINES) else "parquet")
     with destination.opened(options.target) as target:
         say = _reporter(found.counts["chunks"]["total"])
         exported = export.write(storage, found, target, form, say)
