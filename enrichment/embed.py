@@ -60,9 +60,8 @@ class SentenceEmbedder:
         self.window = int(self._model.max_seq_length) - 2 - prefix  # 2: the tokens that BERT-like models put around
         if self.window < 16:
             raise ConfigError(f"embedding.passage_prefix leaves {self.window} tokens of the window of {options.name}")
-        model = models.fingerprint(directory, options.name, options.revision)
-        self.fingerprint = _fingerprint(model, options)
-        self.passage_fingerprint = _fingerprint(model, replace(options, query_prefix=""))
+        self.fingerprint = embedder_fingerprint(options, directory)
+        self.passage_fingerprint = embedder_fingerprint(replace(options, query_prefix=""), directory)
 
     def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
         return self._embed(texts, self._options.passage_prefix)
@@ -87,8 +86,8 @@ class FakeEmbedder:
 
     def __init__(self, options: EmbeddingOptions) -> None:
         self.tokenizer: Tokenizer = FakeTokenizer()
-        self.fingerprint = _fingerprint(models.FAKE, options)
-        self.passage_fingerprint = _fingerprint(models.FAKE, replace(options, query_prefix=""))
+        self.fingerprint = embedder_fingerprint(options, Path())
+        self.passage_fingerprint = embedder_fingerprint(replace(options, query_prefix=""), Path())
         self.calls = 0
 
     def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
@@ -162,7 +161,10 @@ def vector_key(fingerprint: str, text: str) -> bytes:
     return hashlib.sha256(f"{fingerprint}\0{text}".encode()).digest()
 
 
-def _fingerprint(model: str, options: EmbeddingOptions) -> str:
+def embedder_fingerprint(options: EmbeddingOptions, directory: Path) -> str:
+    """What an embedder's vectors depend on; known without loading its weights."""
+    fake = options.name == models.FAKE
+    model = models.FAKE if fake else models.fingerprint(directory, options.name, options.revision)
     settings = sorted(asdict(options).items())
     return hashlib.sha256(f"{model}\0{settings!r}".encode()).hexdigest()[:32]
 

@@ -68,11 +68,22 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"situate {version('situate')}")
+        parser.exit(DONE)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="situate", description="Enrich document collections so that search over their chunks works.")
     common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:

@@ -31,11 +31,29 @@ _DOCUMENT_COUNTS = (
 )  # the first three after the total make it up; the others compare with the snapshot before
 _CHUNK_COUNTS = ("total", "ok", "ungrounded", "fallback", "failed", "skipped", "generated", "reused")
 _REJECTED_SHOWN = 10
+_UNWRAPPED = 1_000_000  # columns
 
 
 def show(renderable: RenderableType) -> None:
-    """Print to stdout."""
-    Console(highlight=False).print(renderable)
+    """Print to stdout: boxed and wrapped on a terminal, else lines as they are, for programs that read lines."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    wide = Console(highlight=False, width=_UNWRAPPED)
+    with wide.capture() as captured:
+        wide.print(_unboxed(renderable))
+    for line in captured.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
+
+
+def _unboxed(renderable: RenderableType) -> RenderableType:
+    if isinstance(renderable, Panel):
+        title = renderable.title if isinstance(renderable.title, Text) else Text(str(renderable.title or ""))
+        return Group(title, _unboxed(renderable.renderable), Text())
+    if isinstance(renderable, Group):
+        return Group(*map(_unboxed, renderable.renderables))
+    return renderable
 
 
 def refreshed(record: Record, corpus: str) -> RenderableType:

@@ -130,7 +130,7 @@ def withheld(config: Config, number: int) -> tuple[str, ...]:
         return ()
     return (
         f"{number:,} documents are absent from {config.documents.uri}, more than limits.deleted allows"
-        f" ({config.limits.deleted:.0%}): none was deleted; check the source, or run `situate refresh --allow-deletes`",
+        f" ({config.limits.deleted:.0%}): none was deleted; check the source, or run the same command with `--allow-deletes`",
     )
 
 

@@ -293,3 +293,5 @@ def _quieten() -> None:
     context.execution_options.preserve_order = False
     for name in ("ray.data", "ray"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # It asks for a report to Ray's developers also where a person stopped the run; what goes wrong is raised all the same.
+    logging.getLogger("ray.data.exceptions").setLevel(logging.CRITICAL)

@@ -97,7 +97,7 @@ class Progress:
         took = time.monotonic() - self._started
         self.seconds[name] = round(took, 3)
         self._events.append({"time": _now(), "stage": name, "seconds": round(took, 3), **self._counts})
-        self._say(f"{name}: {total:,} in {took:.1f} s" if total else f"{name}: {took:.1f} s")
+        self.say(f"{name}: {total:,} in {took:.1f} s" if total else f"{name}: {took:.1f} s")
         logger.info("%s: %d in %.1f s, %.1f/s", name, total, took, total / max(took, 1e-9))
 
     def counts(self, counts: Mapping[str, int]) -> None:
@@ -111,7 +111,7 @@ class Progress:
             self._last_line = time.monotonic()
             line = f"{self._stage}: {self._line()}"
             if line != self._said:
-                self._say(line)
+                self.say(line)
                 self._said = line
 
     def _share(self) -> float:
@@ -167,7 +167,8 @@ class Progress:
         }
         self._storage.put(layout.run_file(self._run_id, "progress.json"), json.dumps(record).encode())
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """One line for people."""
         if self._show:
             print(line, file=sys.stderr, flush=True)
 

@@ -5,15 +5,16 @@ creation of the manifest, last; whatever happens before it, readers see the prev
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from enrichment import prompts
-from enrichment.embed import open_embedder
+from enrichment.embed import embedder_fingerprint, open_embedder
 from enrichment.errors import ConfigError
 from indexing import dense_kind, layout, live, manifest, staging
 from indexing.manifest import Manifest
@@ -37,6 +38,7 @@ from jobs.difference import NOTHING_ASKED, Asked, Plan
 from jobs.flow import Enrichment
 from jobs.models import checked_model, resolve_model
 from jobs.progress import Progress
+from jobs.result import Result, unchanged
 from jobs.retries import Settled
 from jobs.sources import Listing
 from jobs.spans import Spans, read_spans
@@ -44,32 +46,6 @@ from jobs.steps import Reuse, Run
 from jobs.summaries import summaries
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a refresh did; `as_dict` is `refresh --json`."""
-
-    snapshot: int
-    published: bool
-    documents: Mapping[str, int]
-    chunks: Mapping[str, int]
-    tokens: Mapping[str, int]
-    replicas: tuple[Mapping[str, float], ...]
-    object_store_bytes: Mapping[str, int]
-    reasons: Mapping[str, int]
-    seconds: Mapping[str, float]
-    exceeded: tuple[str, ...]
-    rejected: tuple[Mapping[str, str], ...]
-    stale: tuple[Mapping[str, Any], ...]
-    dense: Mapping[str, Any]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The stable JSON form."""
-        record = asdict(self)
-        for name in ("replicas", "exceeded", "rejected", "stale"):
-            record[name] = list(record[name])
-        return record
 
 
 class Workers(Protocol):
@@ -108,17 +84,23 @@ def refresh(
 ) -> Result:
     """Bring the corpus up to date with its sources. Raises ConfigError before anything is spent."""
 
-    def checking() -> Checked:
+    def checking(previous: Manifest | None) -> Checked:
         with progress.stage("check", 0):
-            return check(config)
+            checked = check(config, previous)
+        progress.say(
+            f"{datetime.now(UTC).isoformat(timespec='seconds')} refresh of {config.corpus}"
+        )  # in a log of nights
+        if checked.listing.num_ignored:
+            progress.say(f"{checked.listing.num_ignored:,} files of other kinds in {config.documents.uri} are left out")
+        return checked
 
     storage = open_storage(config.corpus)
     # A first night that cannot begin leaves no empty corpus behind.
-    first = checking() if manifest.latest(storage) is None else None
+    first = checking(None) if manifest.latest(storage) is None else None
 
     def attempt(run_id: str, previous: Manifest | None) -> Result:
         # What is compared with a snapshot is listed after it: an older list would call another publisher's news deleted.
-        checked = first if first is not None and previous is None else checking()
+        checked = first if first is not None and previous is None else checking(previous)
         with flow.cluster(address, config.model.replicas if config.model else 1):
             return night(run_id, previous, config, checked, progress, flow, asked)
 
@@ -145,7 +127,7 @@ def night(
         defaults.restated(config, previous) or indexes.is_due(previous, config, checked.dimension)
     )
     if previous is not None and not plan.due and not restated:
-        return unchanged(config, previous, plan, progress)
+        return unchanged(run_id, config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
     if (cap := caps.allowed_tokens(storage, config, asked)) is not None:
         plan = capped(run, plan, cap, workers, progress)
@@ -186,6 +168,9 @@ def night(
         result = Result(
             published.sequence,
             True,
+            run_id=run_id,
+            corpus=config.corpus,
+            finished_at=published.created_at,
             **counted,
             replicas=counts.replicas(enrichment.replicas),
             object_store_bytes=enrichment.object_store_bytes,
@@ -199,12 +184,14 @@ def night(
     return result
 
 
-def check(config: Config) -> Checked:
-    """Have the sources, the store and the models at hand. Raises ConfigError."""
+def check(config: Config, previous: Manifest | None = None) -> Checked:
+    """Have the sources, the store and the models at hand; an embedder that the previous snapshot knows is not loaded for
+    it. Raises ConfigError.
+    """
     storage = open_storage(config.corpus)
     listing = sources.list_files(config.documents, besides=config.corpus)
     spans = read_spans(config.split)
-    dimension, fingerprints = check_models(config)
+    dimension, fingerprints = check_models(config, previous)
     dense_kind.check_dimension(dense_kind.parse(config.index.dense), dimension)
     if spans is not None:
         fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
@@ -263,35 +250,20 @@ def capped(run: Run, plan: Plan, cap: float, workers: Workers, progress: Progres
     return caps.within(plan, counted, cap, run.config, rates.output_tokens)
 
 
-def check_models(config: Config) -> tuple[int, dict[str, str]]:
+def check_models(config: Config, previous: Manifest | None = None) -> tuple[int, dict[str, str]]:
     """Have both models at hand before anything is spent; the vectors' dimension and the fingerprints of the settings."""
-    embedder = open_embedder(config.embedding, resolve_model(config.embedding))
-    fingerprints = {"content": config.content_fingerprint(), "embedding": embedder.fingerprint}
+    directory = resolve_model(config.embedding)
+    embedding = embedder_fingerprint(config.embedding, directory)
+    if previous is not None and previous.fingerprints["embedding"] == embedding:
+        dimension = previous.dimension
+    else:
+        dimension = open_embedder(config.embedding, directory).dimension
+    fingerprints = {"content": config.content_fingerprint(), "embedding": embedding}
     fingerprints["format"] = str(manifest.FORMAT_VERSION)  # what an older program stored is made anew, not carried
     if config.context.strategy == "situate" and config.model is not None:
         fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
         fingerprints["model"] = checked_model(config.model)
-    return embedder.dimension, fingerprints
-
-
-def unchanged(config: Config, previous: Manifest, plan: Plan, progress: Progress) -> Result:
-    """Nothing to do: the previous snapshot stands."""
-    counted = {name: dict(values) for name, values in previous.counts.items()}
-    counted["documents"] |= asdict(plan.changes)
-    counted["chunks"] |= {"generated": 0, "reused": counted["chunks"]["ok"] + counted["chunks"]["fallback"]}
-    counted["tokens"] = dict.fromkeys(counted["tokens"], 0)
-    return Result(
-        previous.sequence,
-        False,
-        **counted,
-        replicas=(),
-        object_store_bytes={},
-        seconds=progress.seconds,
-        exceeded=counts.withheld(config, plan.changes.withheld),
-        rejected=previous.rejected,
-        stale=previous.stale,
-        dense=indexes.summary(previous.dense),
-    )
+    return dimension, fingerprints
 
 
 def remove_staged(storage: Storage, run_id: str) -> None:

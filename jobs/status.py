@@ -26,7 +26,7 @@ def read(corpus: str) -> dict[str, Any]:
         runs.setdefault(run_id, set()).update(file)
     record = _newest(storage, runs)
     if record is None:
-        raise ConfigError(f"{corpus} has no runs; start one with `situate refresh CONFIG`")
+        raise ConfigError(f"{corpus} has no runs; start one with `situate refresh CONFIG`, or check the path")
     latest = manifest.latest(storage)
     own = _published_by(storage, record["run_id"])
     silent = (datetime.now(UTC) - datetime.fromisoformat(record["updated_at"])).total_seconds()

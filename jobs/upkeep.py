@@ -102,24 +102,23 @@ def erase(options: argparse.Namespace) -> Answer:
     record = purge.purge(open_storage(options.corpus), options.document)
     name = visible(options.document)
     searched = record["searched"]
+    if not record["found"] and not record["left"]:
+        complaint = f"{options.corpus} holds no trace of {name}; its id is a path below the sources, or a record's id"
+        return record, [], complaint
     lines = [
         f"snapshots rewritten: {len(record['snapshots_rewritten'])}; segments: {record['segments_rewritten']}; "
-        f"entries of the ledger removed: {record['ledger_entries_removed']}; objects removed: {record['objects_removed']}"
-        if record["found"]
-        else f"no trace of {name} was found: is this its id?",
+        f"entries of the ledger removed: {record['ledger_entries_removed']}; objects removed: {record['objects_removed']}",
         f"searched afterwards: {searched['objects']} objects, {searched['size_bytes']:,} bytes; "
         f"left of it: {'nothing' if not record['left'] else len(record['left'])}",
         *(f"  {entry['object']}: {entry['trace']}" for entry in record["left"]),
         *(f"{visible(entry['id'])} stays and has {entry['what']}" for entry in record["copies"]),
         *(f"note: {note}" for note in record["notes"]),
     ]
-    complaint = None
-    if record["left"]:
-        first = record["left"][0]
-        complaint = (
-            f"{options.corpus}/{first['object']} still holds {first['trace']} of {name}; run the same command again"
-        )
-    return record, lines, complaint
+    if not record["left"]:
+        return record, lines, None
+    first = record["left"][0]
+    still = f"{options.corpus}/{first['object']} still holds {first['trace']} of {name}"
+    return record, lines, f"{still}; run the same command again"
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], Answer]] = {

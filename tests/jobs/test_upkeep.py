@@ -93,8 +93,13 @@ def test_purge_prints_its_proof(three_nights: Any, capsys: pytest.CaptureFixture
     uri = three_nights.storage.uri
     status, record, _ = run(capsys, "purge", uri, "birch.md")
     assert status == 0 and record["left"] == [] and record["found"]
-    said = text(capsys, "purge", uri, "birch.md")
-    assert "no trace of birch.md was found" in said and "left of it: nothing" in said and "the sources were not" in said
+    said = text(capsys, "purge", uri, "alder.md")
+    assert "left of it: nothing" in said and "the sources were not" in said
+
+
+def test_purge_of_an_id_that_left_no_trace_is_no_success(three_nights: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status, record, complaint = run(capsys, "purge", three_nights.storage.uri, "no/such.md")
+    assert status == 1 and not record["found"] and "holds no trace of no/such.md" in complaint
 
 
 def test_a_purge_that_leaves_a_trace_exits_1(
