@@ -69,9 +69,9 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LexicalIndex]:
 @pytest.mark.parametrize(
     ("query", "rows"),
     [
-        ("parseFileName", [0, 1]),  # the name itself before a text that has its parts
+        ("parseFileName", [0, 1, 4]),  # the name itself before a text that has its parts
         ("filename", []),
-        ("file names", [1, 0]),
+        ("file names", [1, 0, 4]),
         ("lexical build", [2]),
         ("lexical_build.py", [2]),
         ("lexical-build", [2]),
