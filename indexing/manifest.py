@@ -204,7 +204,8 @@ class LostRaceError(OperationError):
 
 
 def publish(storage: Storage, manifest: Manifest) -> None:
-    """Create the manifest if it is absent: the commit. Raises LostRaceError if another writer published the sequence first.
+    """Create the manifest if it is absent: the commit. Raises LostRaceError if another writer published the
+    sequence first, or a later one.
 
     Who won is decided by the nonce that is read back, never by the answer alone: an answer can be lost, and a write that is
     repeated after a lost answer finds its own manifest there. The look before it is for stores without conditional
@@ -212,6 +213,9 @@ def publish(storage: Storage, manifest: Manifest) -> None:
     """
     name = layout.manifest(manifest.sequence)
     if not _is_published(storage, manifest):
+        newest = max(sequences(storage), default=0)
+        if newest > manifest.sequence:  # ours was published by another and collected since
+            raise LostRaceError(f"{storage.uri} is at snapshot {newest} already; run the same command again")
         try:
             storage.create(name, manifest.to_json())
         except OperationError as doubt:

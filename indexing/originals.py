@@ -1,8 +1,8 @@
 """The stored texts of a snapshot's documents, read by range and verified: each once, in as few reads as possible.
 
-(segment, document, byte span) -> original text. A local file is verified whole at its first use. Of a remote one whole
-documents are read and compared with their hashes, those of one file that lie near each other in one read; the last ones
-are kept.
+(segment, document, byte span) -> original text. A local file is verified whole at its first
+use, and again when it changed. Of a remote one whole documents are read and compared with their hashes, those of one file
+that lie near each other in one read; the last ones are kept.
 """
 
 import hashlib
@@ -46,7 +46,6 @@ class Originals:
         self, storage: Storage, segments: Sequence[SegmentEntry], documents: Sequence[pa.Table], files: LocalFiles
     ) -> None:
         self._storage, self._segments, self._documents, self._files = storage, segments, documents, files
-        self._verified: set[int] = set()
         self._kept: OrderedDict[Key, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()  # of what is kept
@@ -76,9 +75,7 @@ class Originals:
             yield from self._fetched(segment, places)
 
     def _local(self, wanted: Slice) -> str:
-        if wanted.segment not in self._verified:
-            self._files.named(self._segments[wanted.segment], layout.ORIGINALS)
-            self._verified.add(wanted.segment)
+        self._files.named(self._segments[wanted.segment], layout.ORIGINALS)  # hashed once, unless it changes
         offset = self._documents[wanted.segment]["offset"][wanted.place].as_py()
         length = wanted.end - wanted.start
         return self._storage.get_range(self._name(wanted.segment), offset + wanted.start, length).decode()

@@ -192,8 +192,8 @@ def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(thre
             try:
                 manifest.publish(storage, manifest.new_manifest(manifest.require_latest(storage), **new))
                 done += 1
-            except manifest.LostRaceError:
-                continue
+            except OperationError:
+                continue  # a lost race; or, of a publisher without a heartbeat, its unfinished file was collected
         return done
 
     def roll_back() -> int:

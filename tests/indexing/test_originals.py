@@ -109,7 +109,7 @@ def test_a_truncated_file_is_named(remote: Snapshot) -> None:
     name = layout.segment(remote.manifest.segments[0].id, layout.ORIGINALS)
     remote.storage.put(name, remote.storage.get(name)[:-1])
     with pytest.raises(OperationError, match=name):
-        remote.original(remote._ids[0][-1])
+        remote.original(remote._documents[0]["id"][-1].as_py())
 
 
 def test_spans_of_bytes_are_cut_at_characters(local: Snapshot, remote: Snapshot) -> None:

@@ -130,9 +130,8 @@ def test_the_corpus_would_show_a_wrong_answer(sharded: Mapping[int, Snapshot]) -
     alive, parts = sharded[1], sharded[30]
     undead = Snapshot(alive.storage, replace(alive.manifest, dead={}))
     assert any(row[0] in DEAD for hits in answers(undead, "lexical") for row, _ in hits)
-    twins = answers(alive, "lexical")[
-        0
-    ]  # two sentences in seven documents: the last three hits tie with four more rows
+    # Two sentences in seven documents: the last three hits tie with four more rows.
+    twins = answers(alive, "lexical")[0]
     assert all(row[0].endswith("twin") for row, _ in twins) and len({score for _, score in twins}) == 2
     assert twins == sorted(twins, key=lambda hit: (-hit[1], hit[0]))
     shares = [
