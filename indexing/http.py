@@ -6,7 +6,7 @@ Every question runs in one of a few threads, every input has a limit, every fail
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,8 @@ from starlette.responses import JSONResponse
 from enrichment.errors import ConfigError, OperationError
 from indexing import answers
 from indexing.answers import Problem
+from indexing.filters import Filter, parse_pairs
+from indexing.fusion import Fusion, FusionMethod, options_of
 from indexing.gate import Gate
 from indexing.metrics import CONTENT_TYPE, Metrics
 from indexing.search import Mode
@@ -32,6 +34,8 @@ _NOT_THERE = {"/document", "/chunk", "/chunks"}  # routes whose ConfigError is a
 
 Id = Annotated[str, Field(min_length=1, max_length=_MAX_ID, description="a document's id, slashes and all")]
 Window = Annotated[int, Field(ge=0, le=50, description="neighbouring chunks on each side")]
+Condition = Annotated[str, Field(max_length=2000)]
+Weight = Annotated[float | None, Field(ge=0, le=1e6, allow_inf_nan=False, description="in the fusion")]
 Within = Annotated[Literal["section"] | None, Field(description="stop windows at headings")]
 
 
@@ -48,6 +52,26 @@ class SearchParameters(_Parameters):
     window: Window = 0
     within: Within = None
     budget: int | None = Field(None, ge=1, le=1_000_000, description="most code points of text in all")
+    where: list[Condition] = Field([], max_length=20, description="key=value of the metadata; all given must hold")
+    title: str | None = Field(None, max_length=1000, description="a part of the title, in any case of letters")
+    id_prefix: str | None = Field(None, max_length=_MAX_ID, description="how the document's id begins")
+    fusion: FusionMethod | None = Field(None, description="of hybrid searches; else as the corpus is configured")
+    dense_weight: Weight = None
+    lexical_weight: Weight = None
+
+    def options(self, configured: Fusion) -> dict[str, Any]:
+        """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing."""
+        asked: dict[str, Any] = {
+            "method": self.fusion,
+            "dense_weight": self.dense_weight,
+            "lexical_weight": self.lexical_weight,
+        }
+        return {
+            **self.model_dump(include={"k", "mode", "window", "budget"}),
+            "within_section": self.within is not None,
+            "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
+            "fusion": replace(configured, **{name: value for name, value in asked.items() if value is not None}),
+        }
 
 
 class DocumentParameters(_Parameters):
@@ -124,7 +148,7 @@ def _add_questions(app: FastAPI, corpus: Corpus, workers: Workers) -> None:
     @app.get("/search", response_model=answers.SearchAnswer)
     async def search(asked: Annotated[SearchParameters, Query()]) -> Response:
         """The best passages for a question."""
-        options = asked.model_dump(exclude={"q", "within"}) | {"within_section": asked.within is not None}
+        options = asked.options(options_of(corpus.manifest.config).fused_by)
 
         def find() -> answers.SearchAnswer:
             with corpus.using(asked.mode) as snapshot:

@@ -63,7 +63,18 @@ def client_of(corpus: Corpus, token: str | None = None, limits: Limits | None = 
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
-@pytest.mark.parametrize("more", [{}, {"window": "1"}, {"window": "2", "within": "section"}, {"budget": "60"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"window": "1"},
+        {"window": "2", "within": "section"},
+        {"budget": "60"},
+        {"title": "roof"},
+        {"id-prefix": "roof"},
+        {"fusion": "scores"},
+    ],
+)
 def test_search_answers_what_the_command_prints(
     corpus: Corpus, client: TestClient, capsys: pytest.CaptureFixture[str], mode: str, more: dict[str, str]
 ) -> None:
@@ -71,7 +82,14 @@ def test_search_answers_what_the_command_prints(
     assert cli.main(["search", corpus.storage.uri, "vinegar roof", "--mode", mode, *flags, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["passages"]
-    assert client.get("/search", params={"q": "vinegar roof", "mode": mode, **more}).json() == printed
+    named = {name.replace("-", "_"): value for name, value in more.items()}
+    assert client.get("/search", params={"q": "vinegar roof", "mode": mode, **named}).json() == printed
+
+
+def test_a_filter_keeps_out_what_does_not_pass(client: TestClient) -> None:
+    found = client.get("/search", params={"q": "roof", "id_prefix": "one"}).json()["passages"]
+    assert [passage["document_id"] for passage in found] == ["one.txt"]
+    assert client.get("/search", params={"q": "roof", "where": ["owner=nobody"]}).json()["passages"] == []
 
 
 def test_k_counts_hits(client: TestClient) -> None:
@@ -164,6 +182,10 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ("/search?q=a&window=-1", 422, "window is '-1'"),
         ("/search?q=a&window=51", 422, "window is '51'"),
         ("/search?q=a&budget=0", 422, "budget is '0'"),
+        ("/search?q=a&where=owner", 422, "no condition on metadata"),
+        ("/search?q=a&fusion=best", 422, "fusion is 'best'"),
+        ("/search?q=a&dense_weight=0&lexical_weight=0", 422, "one must be above 0"),
+        ("/search?q=a&dense_weight=inf", 422, "dense_weight"),
         ("/search?q=a&mode=best", 422, "mode is 'best'"),
         ("/search?q=a&within=page", 422, "within is 'page'"),
         ("/search?q=a&windows=1", 422, "windows is no parameter"),
