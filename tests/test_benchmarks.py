@@ -110,6 +110,7 @@ def test_nights_are_printed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     assert (costs[1]["segments"], costs[1]["compaction"]) == ("2", "0.00%") and int(costs[1]["dead rows"]) > 0
 
 
+@pytest.mark.soak
 def test_serving_is_measured_from_import_to_swap(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

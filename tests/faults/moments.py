@@ -19,7 +19,7 @@ from typing import Any
 from enrichment import embed
 from enrichment.embed import FakeEmbedder
 from enrichment.fake_engine import FakeEngine
-from indexing import compaction, dense_files, lexical, segments, tables
+from indexing import compaction, dense_files, lexical_build, segments, tables
 from indexing.s3 import S3Storage
 from indexing.storage import DirectoryStorage
 
@@ -134,8 +134,8 @@ def _announce_local(reached: Callable[[str], None]) -> None:
     _around(tables, "write", lambda _, path: local_kind_of(path), reached, "before")
     _around(segments, "_place", lambda *_: "local originals.bin", reached, "before")
     _around(dense_files, "build", lambda *_: "local dense.faiss", reached, "before")
-    _around(lexical, "_write_rows", lambda *_: "local lexical texts", reached, "before")
-    _around(lexical, "run_java", lambda *_: "local lexical", reached, "before")
+    _around(lexical_build, "_write_rows", lambda *_: "local lexical texts", reached, "before")
+    _around(lexical_build, "run_java", lambda *_: "local lexical", reached, "before")
     rewrite = compaction.rewrite
 
     @functools.wraps(rewrite)

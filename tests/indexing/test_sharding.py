@@ -20,6 +20,7 @@ from indexing.manifest import DeadEntry
 from indexing.search import Hit, Indexes, Mode
 from indexing.snapshot import Snapshot
 
+pytestmark = pytest.mark.soak  # 40 Lucene indexes; test_snapshot.py and test_dense_lists.py ask the same of fewer
 TOPICS, K = 30, 10
 COMMON = ["payment", "clause", "tenant", "notice", "winter", "deposit", "annual", "letter"]
 TWINS = "The payment clause of the tenant ends in winter. A deposit follows the annual letter."
