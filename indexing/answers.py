@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from enrichment.errors import ConfigError
-from enrichment.records import Span
+from indexing import windows
 from indexing.manifest import Manifest
 from indexing.passages import Passage
 from indexing.serving import Corpus
 from indexing.snapshot import Snapshot
-from indexing.windows import Neighbour, widen
 
 FAKE = "fake"
 
@@ -146,14 +144,11 @@ def chunk(corpus: Corpus, document_id: str, index: int, window: int, within_sect
     """Raises ConfigError for a chunk that the document does not have, too."""
     with corpus.using() as snapshot:
         found, rows = _document(snapshot, document_id), snapshot.rows(document_id)
-        if index >= len(rows):
-            has = f"chunks 0 to {len(rows) - 1}" if rows else "no chunks"
-            raise ConfigError(f"the document {document_id} has {has}; {index} is none of them")
-        neighbours = [Neighbour(Span(row["start"], row["end"]), tuple(row["heading_path"])) for row in rows]
-        span = widen(neighbours, index, window, within_section)
-        inside = [row for row in rows if span.start <= row["start"] and row["end"] <= span.end]
-        text = snapshot.original(document_id, _bytes_of(inside))
-        numbers = [row["chunk_index"] for row in inside]
+        windows.check_chunk(document_id, len(rows), index)
+        span = windows.widen(windows.neighbours(rows), index, window, within_section)
+        covered = windows.inside(rows, span)
+        text = snapshot.original(document_id, windows.bytes_of(covered))
+        numbers = [row["chunk_index"] for row in covered]
         record = WindowRecord(*span, min(numbers), max(numbers), text)
         return ChunkAnswer(snapshot.manifest.sequence, found, _chunks(snapshot, document_id, [rows[index]])[0], record)
 
@@ -211,7 +206,7 @@ def _chunks(snapshot: Snapshot, document_id: str, rows: Sequence[Mapping[str, An
     """Rows with their originals, which are fetched by one ranged read."""
     if not rows:
         return ()
-    base, end = _bytes_of(rows)
+    base, end = windows.bytes_of(rows)
     originals = snapshot.original(document_id, (base, end)).encode()
     records = []
     for row in rows:
@@ -223,7 +218,3 @@ def _chunks(snapshot: Snapshot, document_id: str, rows: Sequence[Mapping[str, An
             ChunkRecord(**{name: row[name] for name in same}, heading_path=path, original=original, text=text)
         )
     return tuple(records)
-
-
-def _bytes_of(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    return min(row["byte_start"] for row in rows), max(row["byte_end"] for row in rows)

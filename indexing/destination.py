@@ -7,6 +7,7 @@ On a disk the target appears by one link or one rename. On S3 a single object ap
 import contextlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +24,7 @@ RECORD = "_export.json"
 """In a folder; readers of Parquet folders pass over names that begin so."""
 
 
-class Destination:
+class Destination(ABC):
     """The files of one export, written one after the other in a folder of this machine."""
 
     def __init__(self, work: Path, name: str) -> None:
@@ -60,14 +61,17 @@ class Destination:
             self._files.append({"name": path.name, **facts})
             self._ended(path)
 
+    @abstractmethod
     def _ended(self, path: Path) -> None:
         """A file is whole."""
 
+    @abstractmethod
     def _publish_file(self, path: Path) -> None:
-        raise NotImplementedError
+        """Make the only file visible under the target's name."""
 
+    @abstractmethod
     def _publish_folder(self) -> None:
-        raise NotImplementedError
+        """Make all files visible, with their record."""
 
 
 class _File:
@@ -119,6 +123,9 @@ class _OnDisk(Destination):
     def __init__(self, work: Path, target: Path) -> None:
         super().__init__(work, target.name)
         self._target = target
+
+    def _ended(self, path: Path) -> None:
+        """It stays where it is until all are."""
 
     def _publish_file(self, path: Path) -> None:
         with self._claiming():

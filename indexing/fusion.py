@@ -34,6 +34,14 @@ class Fusion:
         if not any(weights.values()):
             raise ConfigError("dense_weight and lexical_weight are both 0; one must be above 0")
 
+    def overridden(
+        self, method: FusionMethod | None, dense_weight: float | None, lexical_weight: float | None
+    ) -> "Fusion":
+        """The same but for what is given. Raises ConfigError for weights that say nothing."""
+        weights = [self.dense_weight if dense_weight is None else dense_weight]
+        weights.append(self.lexical_weight if lexical_weight is None else lexical_weight)
+        return Fusion(method or self.method, *weights)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:

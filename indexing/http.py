@@ -6,7 +6,7 @@ Every question runs in one of a few threads, every input has a limit, every fail
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,16 +61,11 @@ class SearchParameters(_Parameters):
 
     def options(self, configured: Fusion) -> dict[str, Any]:
         """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing."""
-        asked: dict[str, Any] = {
-            "method": self.fusion,
-            "dense_weight": self.dense_weight,
-            "lexical_weight": self.lexical_weight,
-        }
         return {
             **self.model_dump(include={"k", "mode", "window", "budget"}),
             "within_section": self.within is not None,
             "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
-            "fusion": replace(configured, **{name: value for name, value in asked.items() if value is not None}),
+            "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight),
         }
 
 

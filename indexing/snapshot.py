@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from enrichment.embed import Embedder, EmbeddingOptions, open_embedder
 from enrichment.errors import ConfigError, OperationError
-from enrichment.records import Span
 from enrichment.rerank import RerankOptions, open_reranker
 from indexing import dead, layout, manifest, tables
 from indexing.dense import DenseIndex
@@ -31,7 +30,7 @@ from indexing.originals import Originals, Slice
 from indexing.passages import Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
 from indexing.storage import Storage
-from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
+from indexing.windows import Neighbour, Stretch, bytes_of, inside, merge, neighbours, widen, within_budget
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
 
@@ -230,9 +229,7 @@ class Snapshot:
         return rows["document_id"][row].as_py(), rows["chunk_index"][row].as_py()
 
     def _neighbours(self, segment: int, place: int) -> list[Neighbour]:
-        rows = self._rows_of(segment, place)
-        columns = (rows[name].to_pylist() for name in ("start", "end", "heading_path"))
-        return [Neighbour(Span(start, end), tuple(path)) for start, end, path in zip(*columns, strict=True)]
+        return neighbours(self._rows_of(segment, place).select(["start", "end", "heading_path"]).to_pylist())
 
     def _rows_of(self, segment: int, place: int) -> pa.Table:
         document = self._document(segment, place)
@@ -241,18 +238,17 @@ class Snapshot:
     def _slice(self, owner: tuple[int, int], stretch: Stretch) -> Slice:
         """The bytes of a stretch of a document."""
         rows = self._rows_of(*owner).select(["start", "end", "byte_start", "byte_end"]).to_pylist()
-        start = min(row["byte_start"] for row in rows if row["start"] == stretch.span.start)
-        return Slice(*owner, start, max(row["byte_end"] for row in rows if row["end"] == stretch.span.end))
+        return Slice(*owner, *bytes_of(inside(rows, stretch.span)))
 
     def _passage(self, owner: tuple[int, int], stretch: Stretch, hits: Sequence[Hit], text: str) -> Passage:
         document, rows = self._document(*owner), self._rows[owner[0]]
-        inside = []
+        found = []
         for hit in (hits[number] for number in stretch.hits):
             row = rows.slice(hit.row, 1).to_pylist()[0]
             place = tuple(row["heading_path"]), row["start"], row["end"]
             scores = hit.dense, hit.lexical, hit.rerank
-            inside.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, *scores))
-        return Passage(document["id"], document["title"], *stretch.span, text, inside[0].score, tuple(inside))
+            found.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, *scores))
+        return Passage(document["id"], document["title"], *stretch.span, text, found[0].score, tuple(found))
 
     def _open_dense(self) -> DenseIndex:
         shared, segments = self.manifest.dense, self.manifest.segments

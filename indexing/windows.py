@@ -4,10 +4,15 @@ A window is the hit's neighbours by chunk index in the same document, so it neve
 stops it where the heading path changes. Merged passages keep every hit and rank by their best one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from enrichment.errors import ConfigError
 from enrichment.records import Span
+
+Row = Mapping[str, Any]
+"""A stored row, by its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,28 @@ def widen(rows: Sequence[Neighbour], index: int, window: int, within_section: bo
             last += 1
     start = min(row.span.start for row in rows[first : last + 1])
     return Span(start, max(row.span.end for row in rows[first : last + 1]))
+
+
+def neighbours(rows: Sequence[Row]) -> list[Neighbour]:
+    """Of a document's stored rows, in chunk order."""
+    return [Neighbour(Span(row["start"], row["end"]), tuple(row["heading_path"])) for row in rows]
+
+
+def inside(rows: Sequence[Row], span: Span) -> list[Row]:
+    """The stored rows that a span covers."""
+    return [row for row in rows if span.start <= row["start"] and row["end"] <= span.end]
+
+
+def bytes_of(rows: Sequence[Row]) -> tuple[int, int]:
+    """The bytes of the original from the first to the last of some stored rows."""
+    return min(row["byte_start"] for row in rows), max(row["byte_end"] for row in rows)
+
+
+def check_chunk(document_id: str, num_chunks: int, index: int) -> None:
+    """Raise ConfigError for a chunk that the document does not have."""
+    if not 0 <= index < num_chunks:
+        has = f"chunks 0 to {num_chunks - 1}" if num_chunks else "no chunks"
+        raise ConfigError(f"the document {document_id} has {has}; {index} is none of them")
 
 
 def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:

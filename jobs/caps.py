@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from enrichment.errors import ConfigError
-from indexing.storage import Storage
-from jobs import earlier_runs
 from jobs.config import Config
-from jobs.difference import Asked, Plan
-from jobs.retries import Mask, equal, integers
+from jobs.difference import Asked, Plan, unchanged
+from jobs.earlier_runs import Rates
+from jobs.retries import Mask, integers
 
 
-def allowed_tokens(storage: Storage, config: Config, asked: Asked) -> float | None:
+def allowed_tokens(rates: Rates, asked: Asked) -> float | None:
     """The tokens that the night may read and write, or None for any number. Raises ConfigError for a cap that says nothing."""
     caps = [("--max-tokens", asked.max_tokens), ("--max-minutes", asked.max_minutes)]
     for name, value in caps:
@@ -25,10 +24,9 @@ def allowed_tokens(storage: Storage, config: Config, asked: Asked) -> float | No
             raise ConfigError(f"{name} is {value}; it must be above 0")
     if asked.max_minutes is None:
         return asked.max_tokens
-    rate = earlier_runs.rates(storage, config.context.max_output_tokens).tokens_per_s
-    if rate is None:
+    if rates.tokens_per_s is None:
         raise ConfigError("--max-minutes needs an earlier run of this corpus to know its speed; give --max-tokens")
-    return min(asked.max_minutes * 60 * rate, asked.max_tokens or np.inf)
+    return min(asked.max_minutes * 60 * rates.tokens_per_s, asked.max_tokens or np.inf)
 
 
 def within(plan: Plan, counted: pa.Table, cap: float, config: Config, output_tokens: float) -> Plan:
@@ -41,7 +39,7 @@ def within(plan: Plan, counted: pa.Table, cap: float, config: Config, output_tok
     costs = _costs(plan, counted, output_tokens)
     going = _chosen(plan, costs, cap, config.limits.order)
     is_new = plan.replaces < 0
-    same = _unchanged(plan)
+    same = unchanged(plan)
     waiting_new, waiting_changed = int((~going & is_new).sum()), int((~going & ~is_new & ~same).sum())
     changes = replace(
         plan.changes,
@@ -83,11 +81,3 @@ def _chosen(plan: Plan, costs: np.ndarray, cap: float, order: tuple[str, str]) -
     if len(dear) and not going[dear].any():
         going[dear[0]] = True
     return going
-
-
-def _unchanged(plan: Plan) -> Mask:
-    """Rows of the work that are due only because they failed before: their documents count as unchanged."""
-    same: Mask = np.zeros(plan.work.num_rows, np.bool_)
-    rows = np.flatnonzero(plan.replaces >= 0)
-    same[rows] = equal(plan.work["sha256"], rows, plan.old["source_sha256"], plan.replaces[rows])
-    return same

@@ -4,6 +4,8 @@ References -> one row of counts per document, in their order (schema COUNTED). N
 work, and nothing is written.
 """
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +74,13 @@ class CountDocuments(EnrichDocuments):
         columns |= {name: units[f"tokens_{name}"] for name in ("prompt", "ideal", "block_rounding")}
         columns |= {"id": units["id"], "status": units["status"], "generated": units["generated"].cast(pa.int64())}
         return pa.table([columns[field.name] for field in COUNTED], schema=COUNTED)
+
+
+def count_blocks(run: Run, blocks: Sequence[pa.Table]) -> pa.Table:
+    """Count the work on blocks of references, one after the other."""
+    counting = CountDocuments(run, lambda counts: None)
+    with asyncio.Runner() as runner:
+        return pa.concat_tables([runner.run(counting.counted(block)) for block in blocks])
 
 
 def _no_model(options: ModelOptions) -> Engine:

@@ -172,13 +172,18 @@ def ids_to_look_up(found: Plan) -> pa.Array | None:
 
 def ids_replaced(found: Plan) -> pa.Array:
     """The ids of changed documents, whose older rows may hold what their new version needs."""
-    is_work = found.replaces >= 0
-    changed = found.work["id"].filter(pa.array(is_work))
+    changed = found.replaces >= 0
     if found.settings:  # what did not change is found by its exact keys
-        new, before = found.work["sha256"], found.old["source_sha256"]
-        rows = np.flatnonzero(is_work)
-        changed = changed.filter(pa.array(~retries.equal(new, rows, before, found.replaces[is_work])))
-    return changed.combine_chunks()
+        changed &= ~unchanged(found)
+    return found.work["id"].filter(pa.array(changed)).combine_chunks()
+
+
+def unchanged(found: Plan) -> Mask:
+    """Rows of the work whose source is the old one: they are due for a setting, or because they failed before."""
+    same: Mask = np.zeros(found.work.num_rows, np.bool_)
+    rows = np.flatnonzero(found.replaces >= 0)
+    same[rows] = retries.equal(found.work["sha256"], rows, found.old["source_sha256"], found.replaces[rows])
+    return same
 
 
 def stored(old: pa.Table, rows: Rows) -> pa.Table:

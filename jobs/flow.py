@@ -5,7 +5,6 @@ enter and only summaries leave; text crosses Ray's object store once, between th
 replica, so a document's prompts share their prefix there.
 """
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 from enrichment.errors import OperationError, SituateError
 from indexing.storage import Storage, is_remote, open_storage
 from jobs import memory
-from jobs.counting import CountDocuments
+from jobs.counting import count_blocks
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
 from jobs.sources import Listing, scan_file
 from jobs.steps import Run
@@ -199,7 +198,7 @@ def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None])
     """Count the work on all references, a core's share of the blocks in a task each."""
     import ray
 
-    remote = ray.remote(num_cpus=1, max_retries=_TRIES)(_count)
+    remote = ray.remote(num_cpus=1, max_retries=_TRIES)(count_blocks)
     blocks, cpus = plan_blocks(refs, 1), int(ray.cluster_resources().get("CPU", 1))
     shares = [blocks[place::cpus] for place in range(min(cpus, len(blocks)))]
     left, found = [remote.remote(run, share) for share in shares], []
@@ -244,12 +243,6 @@ def plan_blocks(refs: pa.Table, replicas: int) -> list[pa.Table]:
 
 def _scan_files(root: str, files: Sequence[Any], max_bytes: int) -> pa.Table:
     return pa.concat_tables([scan_file(root, file, max_bytes) for file in files])
-
-
-def _count(run: Run, blocks: Sequence[pa.Table]) -> pa.Table:
-    counting = CountDocuments(run, lambda counts: None)
-    with asyncio.Runner() as runner:
-        return pa.concat_tables([runner.run(counting.counted(block)) for block in blocks])
 
 
 def _build_segment(run: Run, task: Callable[[Storage], T]) -> T:

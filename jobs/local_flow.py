@@ -11,7 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from indexing.storage import Storage, open_storage
-from jobs.counting import CountDocuments
+from jobs.counting import count_blocks
 from jobs.flow import Enrichment, plan_blocks
 from jobs.sources import Listing, scan_file
 from jobs.steps import EnrichDocuments, Run
@@ -42,9 +42,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
 
 def count(run: Run, refs: pa.Table, report: Callable[[Mapping[str, int]], None]) -> pa.Table:
     """Count the work on all references."""
-    counting = CountDocuments(run, lambda counts: None)
-    with asyncio.Runner() as runner:
-        return pa.concat_tables([runner.run(counting.counted(block)) for block in plan_blocks(refs, 1)])
+    return count_blocks(run, plan_blocks(refs, 1))
 
 
 def build_segments(run: Run, tasks: Sequence[Callable[[Storage], T]]) -> list[T]:

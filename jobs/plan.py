@@ -20,7 +20,7 @@ from indexing.storage import open_storage
 from jobs import earlier_runs, flow, refresh, retries
 from jobs.config import Config
 from jobs.counting import COUNTED, NUMBERS
-from jobs.difference import NOTHING_ASKED, Plan
+from jobs.difference import NOTHING_ASKED, Plan, unchanged
 from jobs.earlier_runs import Rates
 from jobs.progress import Progress
 from jobs.refresh import Checked, Workers
@@ -79,7 +79,7 @@ def plan(
         raise ConfigError(f"--sample is {sample}; it must be a share above 0, at most 1")
     previous = manifest.latest(open_storage(config.corpus))
     with progress.stage("check", 0):
-        checked = refresh.check(config)
+        checked = refresh.check(config, previous)
     with flow.cluster(address):
         return estimate(previous, config, checked, progress, flow, sample, prices)
 
@@ -163,13 +163,9 @@ def _documents(found: Plan) -> dict[str, int]:
 
 def _why(found: Plan) -> dict[str, int]:
     """Why each document of the work is due; they sum to the work."""
-    is_old = found.replaces >= 0
-    rows = np.flatnonzero(is_old)
-    same = retries.equal(found.work["sha256"], rows, found.old["source_sha256"], found.replaces[is_old])
-    again = "settings" if found.settings else "retried"
-    return {"new": int((~is_old).sum()), "changed": int((~same).sum()), "settings": 0, "retried": 0} | {
-        again: int(same.sum())
-    }
+    new, again = int((found.replaces < 0).sum()), int(unchanged(found).sum())
+    counted = {"new": new, "changed": found.work.num_rows - new - again, "settings": 0, "retried": 0}
+    return counted | {"settings" if found.settings else "retried": again}
 
 
 def _changed_settings(found: Plan, checked: Checked) -> tuple[str, ...]:

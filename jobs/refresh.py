@@ -87,9 +87,8 @@ def refresh(
     def checking(previous: Manifest | None) -> Checked:
         with progress.stage("check", 0):
             checked = check(config, previous)
-        progress.say(
-            f"{datetime.now(UTC).isoformat(timespec='seconds')} refresh of {config.corpus}"
-        )  # in a log of nights
+        # One log holds many nights.
+        progress.say(f"{datetime.now(UTC).isoformat(timespec='seconds')} refresh of {config.corpus}")
         if checked.listing.num_ignored:
             progress.say(f"{checked.listing.num_ignored:,} files of other kinds in {config.documents.uri} are left out")
         return checked
@@ -129,8 +128,7 @@ def night(
     if previous is not None and not plan.due and not restated:
         return unchanged(run_id, config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
-    if (cap := caps.allowed_tokens(storage, config, asked)) is not None:
-        plan = capped(run, plan, cap, workers, progress)
+    plan = capped(run, plan, asked, storage, workers, progress)
     with progress.recording(storage, run.id):
         with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
             settled, enrichment = enrich(run, plan, workers, progress)
@@ -240,13 +238,16 @@ def enrich(run: Run, plan: Plan, workers: Workers, progress: Progress) -> tuple[
     return settled, done
 
 
-def capped(run: Run, plan: Plan, cap: float, workers: Workers, progress: Progress) -> Plan:
+def capped(run: Run, plan: Plan, asked: Asked, storage: Storage, workers: Workers, progress: Progress) -> Plan:
     """As much of the night's work as may be paid for; the rest is pending."""
-    if not plan.work.num_rows:
+    if asked.max_tokens is None and asked.max_minutes is None:
+        return plan
+    rates = earlier_runs.rates(storage, run.config.context.max_output_tokens)
+    cap = caps.allowed_tokens(rates, asked)
+    if cap is None or not plan.work.num_rows:
         return plan
     with progress.stage("count", plan.work.num_rows):
         counted = workers.count(run, plan.work, progress.counts)
-    rates = earlier_runs.rates(open_storage(run.config.corpus), run.config.context.max_output_tokens)
     return caps.within(plan, counted, cap, run.config, rates.output_tokens)
 
 

@@ -59,8 +59,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _fusion(options: argparse.Namespace, config: Mapping[str, Any]) -> Any:
     """As the corpus is configured, but for what is asked for."""
-    from indexing.fusion import Fusion, options_of
+    from indexing.fusion import options_of
 
-    configured = options_of(config).fused_by
-    dense, lexical = options.weights or (configured.dense_weight, configured.lexical_weight)
-    return Fusion(options.fusion or configured.method, dense, lexical)
+    return options_of(config).fused_by.overridden(options.fusion, *(options.weights or (None, None)))

@@ -3,10 +3,7 @@
 import json
 from typing import Any
 
-from enrichment.errors import ConfigError
-from enrichment.records import Span
-from indexing import serving
-from indexing.windows import Neighbour, widen
+from indexing import serving, windows
 
 
 def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[str, Any]:
@@ -15,19 +12,15 @@ def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[
     document = snapshot.document(document_id)
     document["metadata"] = json.loads(document["metadata"])
     rows = snapshot.rows(document_id)
-    if chunk is not None and not 0 <= chunk < len(rows):
-        has = f"chunks 0 to {len(rows) - 1}" if rows else "no chunks"
-        raise ConfigError(f"the document {document_id} has {has}; {chunk} is none of them")
+    if chunk is not None:
+        windows.check_chunk(document_id, len(rows), chunk)
     picked = rows if chunk is None else [rows[chunk]]
     for row in picked:
         row["text"] = snapshot.original(document_id, (row["byte_start"], row["byte_end"]))
         row["context_key"] = row["context_key"].hex() if row["context_key"] else None
     result: dict[str, Any] = {"snapshot": snapshot.manifest.sequence, "document": document, "chunks": picked}
     if chunk is not None and window:
-        neighbours = [Neighbour(Span(row["start"], row["end"]), tuple(row["heading_path"])) for row in rows]
-        span = widen(neighbours, chunk, window, within_section=False)
-        start = min(row["byte_start"] for row in rows if row["start"] == span.start)
-        end = max(row["byte_end"] for row in rows if row["end"] == span.end)
-        text = snapshot.original(document_id, (start, end))
+        span = windows.widen(windows.neighbours(rows), chunk, window, within_section=False)
+        text = snapshot.original(document_id, windows.bytes_of(windows.inside(rows, span)))
         result["window"] = {"start": span.start, "end": span.end, "text": text}
     return result
