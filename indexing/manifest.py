@@ -163,7 +163,14 @@ def _dense(listed: dict[str, Any] | None) -> DenseEntry:
 def latest(storage: Storage) -> Manifest | None:
     """The newest snapshot's manifest, or None in an empty store."""
     known = sequences(storage)
-    return load(storage, known[-1]) if known else None
+    while known:
+        try:
+            return load(storage, known[-1])
+        except MissingObjectError:  # collected since it was listed: then there are newer ones
+            before, known = known, sequences(storage)
+            if known == before:
+                raise
+    return None
 
 
 def sequences(storage: Storage) -> list[int]:

@@ -197,10 +197,10 @@ def _temporary(path: Path, source: IO[bytes]) -> Iterator[Path]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A new file. Another command may remove the folder, being empty, just when it was made: then once more."""
+    """A new file. Another command may remove the folder or one above, being empty, just when it was made: then once more."""
     for _ in range(_FOLDER_TRIES):
-        path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True)
             return path.open("xb")
     return path.open("xb")
 

@@ -129,6 +129,6 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:2]))
 def test_hostile_text_takes_linear_time(text: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     assert sum(end - start for start, end in sentences(text)) == len(text)
-    assert time.process_time() - begin < 10
+    assert time.thread_time() - begin < 10

@@ -367,7 +367,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_hostile_text_takes_linear_time(name: str, options: dict[str, Any]) -> None:
     text = HOSTILE[name]
-    begin = time.process_time()
+    begin = time.thread_time()
     chunks = chunks_of(text, **options)
-    assert time.process_time() - begin < 10
+    assert time.thread_time() - begin < 10
     assert chunks[-1].end == len(text)

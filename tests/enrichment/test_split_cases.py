@@ -58,9 +58,9 @@ def test_the_case_holds(name: str) -> None:
     text = case["text"].removeprefix("\ufeff")  # as stored
     options = {"size": 1, **case["split"]}
     tokens = tokens_of(text)
-    begin = time.process_time()
+    begin = time.thread_time()
     chunks = split(Document(DocumentId(name), text), headings(text), SplitOptions(**options), tokens)
-    assert time.process_time() - begin < 10
+    assert time.thread_time() - begin < 10
     pieces = [text[chunk.start : chunk.end] for chunk in chunks]
     assert "".join(pieces) == (text if text.strip() else "")
     encoded = text.encode()

@@ -14,7 +14,7 @@ from enrichment.errors import ConfigError, OperationError
 from indexing import heartbeat, history, layout, manifest
 from indexing.collection import collect
 from indexing.heartbeat import AlreadyRunningError
-from indexing.manifest import FileEntry, SegmentEntry
+from indexing.manifest import FileEntry, LostRaceError, SegmentEntry
 from indexing.storage import DirectoryStorage, open_storage
 from indexing.verification import verify
 
@@ -185,15 +185,16 @@ def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(thre
     def publish() -> int:
         done = 0
         while not over.is_set():
-            file = FileEntry("rows.parquet", 9, "0" * 64)
+            file, run_id = FileEntry("rows.parquet", 9, "0" * 64), heartbeat.new_run_id()
             segment = SegmentEntry(f"new-{done}", "d" * 64, 1, 1, 1, (file,))
-            storage.put(layout.segment(segment.id, file.name), b"in flight")
-            new = {**content, "segments": (segment,)}
+            new = {**content, "run_id": run_id, "segments": (segment,)}
             try:
-                manifest.publish(storage, manifest.new_manifest(manifest.require_latest(storage), **new))
+                with heartbeat.beating(storage, run_id, "refresh", besides=frozenset({"gc", "rollback"})):
+                    storage.put(layout.segment(segment.id, file.name), b"in flight")
+                    manifest.publish(storage, manifest.new_manifest(manifest.require_latest(storage), **new))
                 done += 1
-            except OperationError:
-                continue  # a lost race; or, of a publisher without a heartbeat, its unfinished file was collected
+            except LostRaceError:
+                continue  # to a rollback
         return done
 
     def roll_back() -> int:
@@ -210,13 +211,15 @@ def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(thre
         working = [pool.submit(publish), pool.submit(roll_back)]
         collected = removed = 0
         until = time.monotonic() + 6
-        while time.monotonic() < until:
-            try:
-                removed += len(collect(storage, keep=2, older_than_s=0, delete=True).objects)
-                collected += 1
-            except AlreadyRunningError:
-                continue
-        over.set()
+        try:
+            while time.monotonic() < until:
+                try:
+                    removed += len(collect(storage, keep=2, older_than_s=0, delete=True).objects)
+                    collected += 1
+                except AlreadyRunningError:
+                    continue
+        finally:
+            over.set()
         published, rolled = (future.result() for future in working)
     assert published > 5 and rolled > 2 and collected > 2 and removed > 5, (published, rolled, collected, removed)
     assert needed(storage) <= names(storage), "a file that a manifest lists is gone"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,3 +259,23 @@ def test_a_folder_that_cannot_be_listed_is_an_error_not_an_empty_one(
 def test_a_store_that_does_not_exist_yet_is_empty(directory: DirectoryStorage) -> None:
     assert list(directory.list()) == []
     assert list(directory.list("manifests/")) == []
+
+
+@pytest.mark.parametrize("vanishes", [0, 1])
+def test_a_folder_that_another_removes_just_now_is_made_again(
+    directory: DirectoryStorage, vanishes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, removed = Path.mkdir, []
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        if removed:
+            return make(path, *args, **options)
+        removed.append(path)
+        if vanishes == 0:  # one above it, while the folder itself is being made
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return None  # itself, at once
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    directory.put("runs/r/heartbeat.json", b"beat")
+    assert directory.get("runs/r/heartbeat.json") == b"beat"
+    assert removed
