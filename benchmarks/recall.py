@@ -86,13 +86,13 @@ def recalls(snapshot: Snapshot, questions: Sequence[dict], mode: Mode, fusion: F
     return [total / len(questions) for total in totals]
 
 
-def covered(golden: Sequence[dict], found: Sequence[tuple[str, int, int]]) -> float:
+def covered(golden: Sequence[dict], found: Sequence[tuple[str, int, int, int]]) -> float:
     """The share of the golden characters that lie in a found span."""
     wanted = hit = 0
     for span in golden:
         characters = set(range(span["start"], span["end"]))
         wanted += len(characters)
-        for document_id, start, end in found:
+        for document_id, _, start, end in found:
             if document_id == span["document_id"]:
                 characters -= set(range(start, end))
         hit += span["end"] - span["start"] - len(characters)

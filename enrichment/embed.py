@@ -17,6 +17,7 @@ from enrichment import models
 from enrichment.errors import ConfigError
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 
+_LEAST_WINDOW = 16  # tokens
 _OVERLAP = 8  # parts share an eighth of the window, so that a phrase at a cut is whole in one of them
 
 
@@ -29,10 +30,23 @@ class EmbeddingOptions:
     query_prefix: str = ""
     passage_prefix: str = ""
     pooling: Literal["auto", "mean", "cls", "lasttoken", "max"] = "auto"
+    part_tokens: int | None = None
+    """Embed what is longer than this in overlapping parts, though the model's window would take it: a small model says more of
+    a short text than of a long one."""
+
+    def __post_init__(self) -> None:
+        if self.part_tokens is not None and self.part_tokens < _LEAST_WINDOW:
+            raise ConfigError(f"embedding.part_tokens is {self.part_tokens}; it must be at least {_LEAST_WINDOW}")
+
+    def room(self, window: int) -> int:
+        """The longest text that is embedded whole, of a model with this window."""
+        return min(window, self.part_tokens or window)
 
 
 class Embedder(Protocol):
-    """Embeds passages and queries; `window` is the longest text in tokens, prefixes and special tokens taken off."""
+    """Embeds passages and queries; `window` is the longest text that is embedded whole, in tokens without prefix and special
+    ones.
+    """
 
     dimension: int
     window: int
@@ -57,8 +71,9 @@ class SentenceEmbedder:
         self.tokenizer: Tokenizer = FileTokenizer(directory)
         self.dimension = int(self._model.get_embedding_dimension())
         prefix = len(self.tokenizer.encode(options.passage_prefix).ids)
-        self.window = int(self._model.max_seq_length) - 2 - prefix  # 2: the tokens that BERT-like models put around
-        if self.window < 16:
+        # 2: the tokens that BERT-like models put around
+        self.window = options.room(int(self._model.max_seq_length) - 2 - prefix)
+        if self.window < _LEAST_WINDOW:
             raise ConfigError(f"embedding.passage_prefix leaves {self.window} tokens of the window of {options.name}")
         self.fingerprint = embedder_fingerprint(options, directory)
         self.passage_fingerprint = embedder_fingerprint(replace(options, query_prefix=""), directory)
@@ -82,9 +97,9 @@ class FakeEmbedder:
     """Hashed words, deterministic: texts that share words are near each other. For tests and dry runs."""
 
     dimension = 64
-    window = 254
 
     def __init__(self, options: EmbeddingOptions) -> None:
+        self.window = options.room(254)
         self.tokenizer: Tokenizer = FakeTokenizer()
         self.fingerprint = embedder_fingerprint(options, Path())
         self.passage_fingerprint = embedder_fingerprint(replace(options, query_prefix=""), Path())
@@ -165,7 +180,8 @@ def embedder_fingerprint(options: EmbeddingOptions, directory: Path) -> str:
     """What an embedder's vectors depend on; known without loading its weights."""
     fake = options.name == models.FAKE
     model = models.FAKE if fake else models.fingerprint(directory, options.name, options.revision)
-    settings = sorted(asdict(options).items())
+    # Where a text is cut is no matter of the vector of a piece.
+    settings = sorted((name, value) for name, value in asdict(options).items() if name != "part_tokens")
     return hashlib.sha256(f"{model}\0{settings!r}".encode()).hexdigest()[:32]
 
 

@@ -147,7 +147,7 @@ def _following(newest: int, content: Manifest, held: int | None) -> Manifest:
 
 
 _CONTENT = (
-    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale", "dense",
+    "run_id", "config", "fingerprints", "dimension", "counts", "segments", "dead", "rejected", "stale", "dense", "gate",
 )  # fmt: skip
 
 

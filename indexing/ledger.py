@@ -178,6 +178,15 @@ class _Places:
         return len(self._keys)
 
 
+def share(source: Storage, target: Storage) -> int:
+    """Copy what one corpus has paid for into another's ledger, so that it is not paid for there; how many parts it lacked."""
+    known = {entry.name for entry in target.list(layout.LEDGER)}
+    missing = [entry.name for entry in source.list(layout.LEDGER) if entry.name not in known]
+    for name in missing:
+        target.put(name, source.get(name))
+    return len(missing)
+
+
 def read_contexts(
     storage: Storage, ids: pa.Array | None = None, older: pa.Table | None = None, fallbacks: bool = True
 ) -> PaidContexts:

@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -109,6 +109,7 @@ class Manifest:
     """Documents whose new version could not be used and whose previous one serves: id, source and source_sha256 of the new
     version, reason, and the nights in which it was tried."""
     dense: DenseEntry = DenseEntry()
+    gate: Mapping[str, Any] = field(default_factory=dict)  # what a gate found; why it was forced open, if it was
     held: int | None = None  # the snapshot that was rolled back to, until the rollback is released
 
     def to_json(self) -> bytes:

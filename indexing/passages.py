@@ -1,7 +1,16 @@
 """What search returns: contiguous spans of original text, with the hits inside them and what was generated for those."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class ChunkSpan(NamedTuple):
+    """A chunk of a document and its span in code points: by these, rows of the same split agree in any snapshot."""
+
+    document_id: str
+    chunk_index: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

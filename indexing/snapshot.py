@@ -27,7 +27,7 @@ from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.mapping import mapped
 from indexing.originals import Originals, Slice
-from indexing.passages import Passage, PassageHit
+from indexing.passages import ChunkSpan, Passage, PassageHit
 from indexing.search import Hit, Indexes, Mode
 from indexing.storage import Storage
 from indexing.windows import Neighbour, Stretch, bytes_of, inside, merge, neighbours, widen, within_budget
@@ -161,10 +161,10 @@ class Snapshot:
             for stretch, text in zip(stretches, texts, strict=True)
         ]
 
-    def span_of(self, hit: Hit) -> tuple[str, int, int]:
-        """A hit's document id and its chunk's span in code points."""
+    def span_of(self, hit: Hit) -> ChunkSpan:
+        """The chunk of a hit, whatever segment it is in."""
         rows = self._rows[hit.segment]
-        return tuple(rows[name][hit.row].as_py() for name in ("document_id", "start", "end"))  # type: ignore[return-value]
+        return ChunkSpan(*(rows[name][hit.row].as_py() for name in ChunkSpan._fields))
 
     def document(self, document_id: str) -> dict[str, Any]:
         """A document's stored record; `stale` is why its newest version is not served, or null. Raises ConfigError for an
@@ -179,6 +179,11 @@ class Snapshot:
         document = self._document(segment, place)
         found: list[dict[str, Any]] = self._rows[segment].slice(document["first_row"], document["num_rows"]).to_pylist()
         return found
+
+    def live_rows(self, columns: Sequence[str]) -> pa.Table:
+        """Columns of every live row, `text` not among them, in order of segments and rows."""
+        tables_of_segments = zip(self._rows, self._dead, strict=True)
+        return pa.concat_tables(rows.select(columns).filter(pa.array(~dead.rows)) for rows, dead in tables_of_segments)
 
     def texts(self) -> Iterator[str]:
         """The text of every live row, in order of segments and rows, from the stored rows."""

@@ -9,12 +9,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from enrichment.errors import ConfigError, PublishGateError, SituateError
-from jobs import export, native_output, search_command, serve
+from jobs import arguments, export, measuring, native_output, search_command, serve
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-tokens", type=float, metavar="N", help="to read and write; what is over waits for a later night"
     )
     added.add_argument("--max-minutes", type=float, metavar="N", help="the same, by the speed of earlier runs")
+    added.add_argument("--force", metavar="REASON", help="publish what the gate refuses; the manifest keeps the reason")
     added = command("plan", _plan, "what a refresh would do and cost; touches nothing")
     added.add_argument("config", type=Path)
     added.add_argument("--address", help="as of refresh")
@@ -129,7 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("document")
     added.add_argument("chunk", type=int, nargs="?")
     added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
-    _add_upkeep(command)
+    arguments.add_upkeep(command, _upkeep)
+    arguments.add_measuring(command, _measuring)
     export.add_arguments(command("export", _export, "write rows, contexts and vectors for other search systems"))
     serve.add_arguments(command("serve", _serve, "answer searches over HTTP, and show a page for people"))
     added = command("submit", _submit, "run a refresh on a Ray cluster")
@@ -138,35 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--single-writer", action="store_true", help="as of refresh")
     added.add_argument("--no-wait", action="store_true", help="return once the job is accepted")
     return parser
-
-
-def _add_upkeep(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
-    """The commands of `jobs/upkeep.py`."""
-    added = command("verify", _upkeep, "check every file of every kept snapshot against its manifest")
-    added.add_argument("corpus")
-    added.add_argument("--sample", type=float, default=1.0, metavar="SHARE", help="read this share (default 1: all)")
-    added = command("snapshots", _upkeep, "list the kept snapshots")
-    added.add_argument("corpus")
-    added = command("diff", _upkeep, "what changed between two snapshots")
-    added.add_argument("corpus")
-    added.add_argument("before", type=int)
-    added.add_argument("after", type=int)
-    added = command("rollback", _upkeep, "publish an older snapshot again, and hold it against refreshes")
-    added.add_argument("corpus")
-    added.add_argument("sequence", type=int, nargs="?")
-    added.add_argument("--release", action="store_true", help="let refreshes publish again")
-    added = command("gc", _upkeep, "say what no kept snapshot needs; with --delete, remove it")
-    added.add_argument("corpus")
-    added.add_argument("--keep", type=int, default=14, metavar="N", help="newest snapshots to keep (default 14)")
-    added.add_argument(
-        "--older-than", type=float, default=24.0, metavar="HOURS", help="spare what is younger (default 24)"
-    )
-    added.add_argument("--delete", action="store_true", help="remove it")
-    added = command(
-        "purge", _upkeep, "erase a document from every kept snapshot, the ledger and the runs, with a proof"
-    )
-    added.add_argument("corpus")
-    added.add_argument("document")
 
 
 def _print(options: argparse.Namespace, result: dict[str, Any], text: Any) -> None:
@@ -199,7 +172,8 @@ def _refresh(options: argparse.Namespace) -> int:
     from jobs.progress import Progress
 
     loaded = config.load(options.config)
-    asked = Asked(options.allow_deletes, options.retry_failed, options.max_tokens, options.max_minutes)
+    caps = options.max_tokens, options.max_minutes
+    asked = Asked(options.allow_deletes, options.retry_failed, *caps, options.force)
     result = refresh.refresh(loaded, Progress(), options.address, asked, options.single_writer)
     _print(options, result.as_dict(), lambda record: console.refreshed(record, loaded.corpus))
     for sentence in result.exceeded:
@@ -243,9 +217,19 @@ def _upkeep(options: argparse.Namespace) -> int:
 
     record, lines, complaint = upkeep.COMMANDS[options.command](options)
     _print(options, record, lambda _: Text("\n".join(lines)))
+    return _complained(complaint)
+
+
+def _complained(complaint: str | None) -> int:
     if complaint is not None:
         print(f"situate: {complaint}", file=sys.stderr)
     return FAILED if complaint is not None else DONE
+
+
+def _measuring(options: argparse.Namespace) -> int:
+    record, shown, complaint = measuring.run(options)
+    _print(options, record, shown)
+    return _complained(complaint)
 
 
 def _search(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from enrichment.strategies import ContextOptions
 from indexing.compaction import CompactionOptions
 from indexing.fusion import SearchOptions
 from indexing.segments import IndexOptions
+from jobs.check import GateOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Config:
     limits: LimitOptions = field(default_factory=LimitOptions)
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     search: SearchOptions = field(default_factory=SearchOptions)
+    gate: GateOptions = field(default_factory=GateOptions)
 
     def __post_init__(self) -> None:
         if not self.corpus.strip():
@@ -96,7 +98,7 @@ class Config:
     def content_fingerprint(self) -> str:
         """Changes with every setting that can change a row, a vector or a lexical index: not with replicas or limits."""
         settings = self.as_dict()
-        for section in ("corpus", "limits", "compaction", "search"):
+        for section in ("corpus", "limits", "compaction", "search", "gate"):
             settings.pop(section)
         for key in ("dense", "memory_gb", "recall_floor"):  # how the same vectors are indexed: `indexes.py` sees to it
             settings["index"].pop(key)
@@ -187,6 +189,7 @@ _SECTIONS: tuple[type, ...] = (
     IndexOptions,
     CompactionOptions,
     SearchOptions,
+    GateOptions,
 )
 
 

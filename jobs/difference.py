@@ -20,6 +20,7 @@ from indexing.manifest import Manifest
 from indexing.storage import Storage
 from jobs import retries
 from jobs.retries import Mask, Rows, Stale, integers, mask
+from jobs.sampling import EVERYTHING, Sample
 from jobs.sources import REFS, source_names
 from jobs.stored import FORMAT
 
@@ -39,6 +40,8 @@ class Asked:
     retry_failed: bool = False
     max_tokens: float | None = None
     max_minutes: float | None = None
+    force: str | None = None  # why to publish what the gate refuses
+    sample: Sample = EVERYTHING  # of the listed documents: the others are taken as absent
 
 
 NOTHING_ASKED = Asked()

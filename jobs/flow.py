@@ -6,6 +6,7 @@ replica, so a document's prompts share their prefix there.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -69,8 +70,11 @@ def cluster(address: str | None, replicas: int = 1) -> Iterator[None]:
     for name, value in (_DRIVER_ENVIRONMENT if remote else _DRIVER_ENVIRONMENT | _LOCAL_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     import ray
+    from ray._private import ray_constants
 
-    started = not ray.is_initialized()
+    # Read from the environment when Ray is imported, which vLLM may have done long before.
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
+    started, reported = not ray.is_initialized(), faulthandler.is_enabled()
     if started:
         ray.init(
             address=remote or "local",  # else Ray joins any cluster that it finds running on this machine
@@ -81,6 +85,8 @@ def cluster(address: str | None, replicas: int = 1) -> Iterator[None]:
             configure_logging=True,
             runtime_env=_environment(),
         )
+        if not reported:
+            faulthandler.disable()  # Ray enables it, and it would take the JVM's signal like Ray's own handler
     _quieten()
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints there what happens to its workers, some of it at the end
         try:

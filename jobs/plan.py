@@ -4,7 +4,6 @@
 all of it; then every total has the half width of its 95 % interval beside it.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from jobs.difference import NOTHING_ASKED, Plan, unchanged
 from jobs.earlier_runs import Rates
 from jobs.progress import Progress
 from jobs.refresh import Checked, Workers
+from jobs.sampling import Sample
 
 # Of the text's bytes, where the corpus itself has no snapshot to go by: what examples/handbook takes, rounded up.
 _SHARE_OF_TEXT = {layout.ROWS: 0.8, layout.LEXICAL: 0.5, layout.DOCUMENTS: 0.1}
@@ -95,7 +95,7 @@ def estimate(
 ) -> Estimate:
     """What a night from the previous snapshot on would do, by the given workers."""
     found, config, checked = refresh.planned(previous, config, checked, progress, workers, NOTHING_ASKED)
-    chosen = found.work.filter(pa.array(_in_sample(found.work["id"], sample)))
+    chosen = found.work.filter(pa.array(Sample(sample).mask(found.work["id"])))
     run = refresh.new_run("plan", config, checked, found, NOTHING_ASKED)
     with progress.stage("count", chosen.num_rows, pc.sum(chosen["num_bytes"]).as_py() or 0):
         counted = workers.count(run, chosen, progress.counts) if chosen.num_rows else COUNTED.empty_table()
@@ -141,14 +141,6 @@ def scaled(counted: pa.Table, chosen: pa.Table, work: pa.Table) -> tuple[dict[st
         spread = work.num_rows * np.sqrt((1 - n / work.num_rows) * variance / n)
         totals[name], error[name] = round(ratio * all_bytes), round(_95_PERCENT * spread)
     return totals, error
-
-
-def _in_sample(ids: pa.ChunkedArray, share: float) -> np.ndarray:
-    """Which documents stand for all, by a hash of their ids: the same ones every time."""
-    if share >= 1:
-        return np.ones(len(ids), np.bool_)
-    digits = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in ids.to_pylist()]
-    return np.array(digits, np.float64) < share * 2.0**64
 
 
 def _documents(found: Plan) -> dict[str, int]:

@@ -27,12 +27,14 @@ from jobs import (
     difference,
     earlier_runs,
     flow,
+    gate,
     indexes,
     memory,
     publication,
     retries,
     sources,
 )
+from jobs.check import GoldenQuestion, read_questions
 from jobs.config import Config
 from jobs.difference import NOTHING_ASKED, Asked, Plan
 from jobs.flow import Enrichment
@@ -73,6 +75,7 @@ class Checked:
     spans: Spans | None
     dimension: int
     fingerprints: Mapping[str, str]
+    questions: Sequence[GoldenQuestion] = ()
 
 
 def refresh(
@@ -161,7 +164,8 @@ def night(
                 stale=settled.stale,
                 dense=dense,
             )
-            manifest.publish(storage, published)
+            verdict = gate.judge(storage, previous, published, config.gate, checked.questions, asked.force)
+            manifest.publish(storage, replace(published, gate=verdict))
         remove_staged(storage, run.id)
         result = Result(
             published.sequence,
@@ -177,6 +181,7 @@ def night(
             rejected=published.rejected,
             stale=published.stale,
             dense=indexes.summary(dense),
+            gate=verdict,
         )
         progress.report(result.as_dict(), settled.kept)
     return result
@@ -193,7 +198,7 @@ def check(config: Config, previous: Manifest | None = None) -> Checked:
     dense_kind.check_dimension(dense_kind.parse(config.index.dense), dimension)
     if spans is not None:
         fingerprints["spans"] = manifest.digest(repr(sorted(spans.items())).encode())[:32]
-    return Checked(storage, listing, spans, dimension, fingerprints)
+    return Checked(storage, listing, spans, dimension, fingerprints, read_questions(config.gate.golden))
 
 
 def planned(
@@ -202,6 +207,7 @@ def planned(
     """Read the sources and compare, by settings that leave nothing open; what else was found is gone when this returns."""
     with progress.stage("read", len(checked.listing.files)):
         refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
+        refs = refs.filter(pa.array(asked.sample.mask(refs["id"])))
     if not refs.num_rows:
         raise ConfigError(
             f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"

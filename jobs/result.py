@@ -32,6 +32,7 @@ class Result:
     rejected: tuple[Mapping[str, str], ...]
     stale: tuple[Mapping[str, Any], ...]
     dense: Mapping[str, Any]
+    gate: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -61,4 +62,5 @@ def unchanged(run_id: str, config: Config, previous: Manifest, plan: Plan, progr
         rejected=previous.rejected,
         stale=previous.stale,
         dense=indexes.summary(previous.dense),
+        gate=previous.gate,
     )

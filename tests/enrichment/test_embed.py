@@ -231,3 +231,18 @@ def test_the_name_fake_opens_the_fake_ones() -> None:
 def test_a_query_prefix_makes_no_passage_vector_anew() -> None:
     found = [FakeEmbedder(each).passage_fingerprint for each in (FAKE, replace(FAKE, query_prefix="q"))]
     assert found[0] == found[1] != FakeEmbedder(replace(FAKE, passage_prefix="q")).passage_fingerprint
+
+
+def test_parts_may_be_shorter_than_the_window_and_their_vectors_stay_the_same() -> None:
+    whole, cut = EmbeddingOptions("fake"), EmbeddingOptions("fake", part_tokens=32)
+    long, short = FakeEmbedder(whole), FakeEmbedder(cut)
+    body = " ".join(f"word{n}" for n in range(100))
+    assert parts("lead", body, long) == [f"lead\n{body}"]
+    found = parts("lead", body, short)
+    assert len(found) > 3 and all(len(short.tokenizer.encode(text).ids) <= 32 for text in found)
+    assert all(text.startswith("lead\n") for text in found) and found[-1].endswith("word99")
+    assert parts("lead", "few words", short) == ["lead\nfew words"]
+    assert short.fingerprint == long.fingerprint and short.passage_fingerprint == long.passage_fingerprint
+    assert FakeEmbedder(EmbeddingOptions("fake", part_tokens=1000)).window == long.window
+    with pytest.raises(ConfigError, match=r"embedding\.part_tokens is 15"):
+        EmbeddingOptions("fake", part_tokens=15)

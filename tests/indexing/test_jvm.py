@@ -51,3 +51,40 @@ def test_two_thousand_searches_from_threads_beside_ray_are_right(tmp_path: Path)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip().splitlines()[-1] == "2000 of 2000 right"
+
+
+SIGNALS = """
+import ctypes
+import sys
+
+import ray  # as vLLM does, before anyone has told it anything
+
+from indexing import jvm
+from jobs import flow
+
+
+def handler():
+    buffer = ctypes.create_string_buffer(256)  # of a struct sigaction, whose first field is the handler
+    ctypes.CDLL(None).sigaction(11, None, buffer)
+    return int.from_bytes(buffer.raw[:8], "little")
+
+
+if "first" in sys.argv:
+    jvm.start_jvm()
+found = [handler()]
+with flow.cluster(None):
+    jvm.start_jvm()
+    found += [handler()]
+found += [handler()]
+print(found[0] if "first" in sys.argv else found[1], *found[1:])
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_java_keeps_the_signal_that_it_needs(when: str) -> None:
+    """SIGSEGV is how Java finds a null; without its handler the process dies of one that means nothing."""
+    command = [sys.executable, "-c", SIGNALS, when]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    javas, beside, after = done.stdout.split()[-3:]
+    assert javas != "0" and javas == beside == after

@@ -117,7 +117,7 @@ def test_the_order_follows_the_cross_encoder_and_only_the_first_are_rescored(
 
 
 def text_of(opened: Snapshot, hit: Any) -> str:
-    document_id, start, end = opened.span_of(hit)
+    document_id, _, start, end = opened.span_of(hit)
     header = opened._rows[hit.segment]["header"][hit.row].as_py()
     return f"{header}\n{opened.original(document_id)[start:end]}".strip()
 

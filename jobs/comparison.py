@@ -1,0 +1,210 @@
+"""Candidates and what they score -> which is best, what contexts gain over the best without them, and one sentence.
+
+The gain of contexts is stated over the strongest candidate that has none, whatever else that one has, and both are chosen by
+cross-validation: on other questions than they are compared on. Ties go to what costs less.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from indexing.fusion import Fusion
+from indexing.passages import ChunkSpan
+from indexing.search import Mode
+from jobs import significance
+from jobs.golden import Golden
+from jobs.judging import CUTS, Judge, Scores
+
+if TYPE_CHECKING:
+    from jobs.evaluate import Built
+
+Kind = Literal["plain", "header", "context"]
+"""What the indexes of a candidate see: the text alone, also headers, also contexts."""
+_SHOWN = 20  # questions that are won and lost
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to search: the dense index of one variant, the lexical one of another, or both; its hits for every question."""
+
+    mode: Mode
+    dense: "Built | None"
+    lexical: "Built | None"
+    fusion: Fusion | None
+    judge: Judge
+    rankings: tuple[tuple[ChunkSpan, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """As it is called in tables."""
+        sides = [f"{name} {built.variant.name}" for name, built in self._sides]
+        return ", ".join([*sides, _named(self.fusion)] if self.fusion else sides)
+
+    @property
+    def kind(self) -> Kind:
+        """What it needs to have been made."""
+        seen = {field for _, built in self._sides for field in built.variant.view}
+        return "context" if "context" in seen else "header" if "header" in seen else "plain"
+
+    @property
+    def _sides(self) -> "list[tuple[str, Built]]":
+        return [(name, built) for name, built in (("dense", self.dense), ("lexical", self.lexical)) if built]
+
+    def described(self) -> dict[str, Any]:
+        """What it is, for the record."""
+        views = {name: built.variant.name for name, built in self._sides}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "mode": self.mode,
+            "dense": views.get("dense"),
+            "lexical": views.get("lexical"),
+            "fusion": _named(self.fusion) if self.fusion else None,
+        }
+
+
+def compared(
+    questions: Golden, candidates: Sequence[Candidate], measure: str, windows: Sequence[int]
+) -> dict[str, Any]:
+    """The record of a comparison: `combinations`, `best`, `gains`, `cost`, `won`, `lost`, `windows`, `recommendation`."""
+    scored = {candidate.name: candidate.judge.scores(candidate.rankings) for candidate in candidates}
+    known = {candidate.name: candidate for candidate in candidates}
+    by_kind = {kind: [c.name for c in candidates if c.kind == kind] for kind in ("plain", "header", "context")}
+    best = {kind: max(names, key=lambda name: scored[name][measure].mean()) for kind, names in by_kind.items() if names}
+    free = [*by_kind["plain"], *by_kind["header"]]
+    strongest = max(free, key=lambda name: scored[name][measure].mean())
+    gains = {"header": _gain(questions, scored, by_kind["header"], by_kind["plain"], measure)}
+    record: dict[str, Any] = {
+        "combinations": [_row(candidate, scored[candidate.name], measure) for candidate in candidates],
+        "best": best,
+        "gains": gains,
+        "cost": None,
+        "won": [],
+        "lost": [],
+        "windows": {name: _windows(known[name], windows) for name in best.values()} if windows else {},
+    }
+    if by_kind["context"]:
+        gains["context"] = _gain(questions, scored, by_kind["context"], free, measure)
+        record["cost"] = _cost(known[best["context"]], gains["context"]["points"])
+        won, lost = _changed(questions, known[best["context"]], known[strongest], scored, measure)
+        record |= {"won": won, "lost": lost}
+    return record | {"recommendation": recommendation(record, measure, len(questions.queries))}
+
+
+def recommendation(record: Mapping[str, Any], measure: str, num_questions: int) -> str:
+    """What the gains say, in one sentence: what costs less is enough unless the questions can tell that it is not."""
+    header, context = record["gains"]["header"], record["gains"].get("context")
+    if context and context["low"] > 0:
+        cost = record["cost"]
+        return (
+            f"contexts are worth their cost here: {_told(context, measure)} over the best index without them,"
+            f" for {cost['computed']:,} tokens read and {cost['written']:,} written"
+        )
+    enough = (
+        f"headers alone are enough here: they gain {_told(header, measure)} over the plain text"
+        if header["low"] > 0
+        else f"the plain text is enough here: headers gain {_told(header, measure)}"
+    )
+    if context is None:
+        return f"{enough}; contexts were not compared"
+    return f"{enough}; contexts gain {_told(context, measure)} over the best without them, by {num_questions} questions"
+
+
+def _told(gain: Mapping[str, Any], measure: str) -> str:
+    return f"{gain['points']:+.1f} points of {measure} (95 %: {gain['low']:+.1f} to {gain['high']:+.1f})"
+
+
+def _gain(
+    questions: Golden, scored: Mapping[str, Scores], those: Sequence[str], over: Sequence[str], measure: str
+) -> dict[str, Any]:
+    """What the best of `those` gains over the best of `over`, in points (hundredths), both chosen on other questions."""
+    fold_of = significance.folds(list(questions.queries))
+    one, chosen = significance.cross_validated({name: scored[name][measure] for name in those}, fold_of)
+    other, against = significance.cross_validated({name: scored[name][measure] for name in over}, fold_of)
+    low, high = significance.interval(one - other)
+    return {
+        "points": _points(float((one - other).mean())),
+        "low": _points(low),
+        "high": _points(high),
+        "p": round(significance.p_value(one - other), 4),
+        "score": round(float(one.mean()), 4),
+        "over": round(float(other.mean()), 4),
+        "chosen": sorted(set(chosen)),
+        "against": sorted(set(against)),
+    }
+
+
+def _row(candidate: Candidate, scores: Scores, measure: str) -> dict[str, Any]:
+    low, high = significance.interval(scores[measure])
+    lengths = [sum(c.end - c.start for c in ranking[: CUTS[1]]) for ranking in candidate.rankings]
+    return candidate.described() | {
+        "scores": {name: round(float(values.mean()), 4) for name, values in scores.items()},
+        "interval": [round(low, 4), round(high, 4)],
+        "characters": round(float(np.mean(lengths))),
+    }
+
+
+def _windows(candidate: Candidate, windows: Sequence[int]) -> dict[str, dict[str, float]]:
+    found = {}
+    for window in windows:
+        scores = candidate.judge.scores(candidate.rankings, window)
+        found[str(window)] = {
+            name: round(float(v.mean()), 4) for name, v in scores.items() if name.startswith("recall")
+        }
+    return found
+
+
+def _cost(candidate: Candidate, points: float) -> dict[str, Any]:
+    """What the contexts of a candidate took to write, when they were written; and per point gained."""
+    sides = (candidate.dense, candidate.lexical)
+    made = {b.variant.label: b.record["context_tokens"] for b in sides if b and "context" in b.variant.view}
+    computed = sum(tokens["computed"] for tokens in made.values())
+    written = sum(tokens["written"] for tokens in made.values())
+    per_point = round((computed + written) / points) if points > 0 else None
+    return {"computed": computed, "written": written, "per_point": per_point}
+
+
+def _changed(
+    questions: Golden, one: Candidate, other: Candidate, scored: Mapping[str, Scores], measure: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The questions that `one` answers better than `other`, and worse, most first: with the chunks that did it."""
+    differences = scored[one.name][measure] - scored[other.name][measure]
+    told = []
+    for place, (name, query) in enumerate(questions.queries.items()):
+        ranks = [c.judge.rank_of_answer(name, c.rankings[place]) for c in (one, other)]
+        better = ranks[0] if differences[place] > 0 else ranks[1]
+        ranking = (one if differences[place] > 0 else other).rankings[place]
+        chunk = ranking[better - 1] if better else None
+        told.append(
+            {
+                "question": name,
+                "query": query,
+                "points": _points(float(differences[place])),
+                "rank": ranks[0],
+                "rank_without": ranks[1],
+                "document_id": chunk.document_id if chunk else None,
+                "chunk_index": chunk.chunk_index if chunk else None,
+                "context": _context(one, chunk) if chunk else None,
+            }
+        )
+    order = np.argsort(-differences, kind="stable")
+    won = [told[place] for place in order if differences[place] > 0]
+    lost = [told[place] for place in order[::-1] if differences[place] < 0]
+    return won[:_SHOWN], lost[:_SHOWN]
+
+
+def _context(candidate: Candidate, chunk: ChunkSpan) -> str | None:
+    built = next(b for b in (candidate.lexical, candidate.dense) if b and "context" in b.variant.view)
+    rows = built.snapshot.rows(chunk.document_id)
+    found: str | None = next(row["context"] for row in rows if row["chunk_index"] == chunk.chunk_index)
+    return found
+
+
+def _named(fusion: Fusion) -> str:
+    return f"{fusion.method} {fusion.dense_weight:g}:{fusion.lexical_weight:g}"
+
+
+def _points(share: float) -> float:
+    return round(100 * share, 2)
