@@ -114,7 +114,7 @@ def evaluate(
     with flow.cluster(address, config.model.replicas if config.model else 1):
         for number, variant in enumerate(wanted, 1):
             progress.say(f"variant {number} of {len(wanted)}: {variant.name}")
-            built.append(_built(variant, config, questions, sample, [b.variant for b in built], progress))
+            built.append(_built(variant, config, questions, sample, progress))
     candidates = tuple(_candidates(built, questions, options.fusions))
     measured = comparison.compared(questions, candidates, options.measure, options.windows)
     record = {
@@ -131,19 +131,11 @@ def evaluate(
     return Evaluation(record, questions, candidates)
 
 
-def _built(
-    variant: Variant,
-    base: Config,
-    questions: Golden,
-    sample: Sample,
-    others: Sequence[Variant],
-    progress: Progress,
-) -> Built:
-    """Refresh a variant's corpus, with what the others have paid for; then ask its indexes."""
+def _built(variant: Variant, base: Config, questions: Golden, sample: Sample, progress: Progress) -> Built:
+    """Refresh a variant's corpus; what is paid for goes through the configured corpus's ledger. Then ask its indexes."""
     started = time.monotonic()
     storage, paid = open_storage(variant.config.corpus), open_storage(base.corpus)
-    for known in [paid, *(open_storage(other.config.corpus) for other in others[-1:])]:
-        ledger.share(known, storage)
+    ledger.share(paid, storage)
     result = refresh.refresh(variant.config, progress, asked=Asked(allow_deletes=True, sample=sample))
     ledger.share(storage, paid)
     snapshot = open_snapshot(storage)
@@ -180,21 +172,20 @@ def _candidates(built: Sequence[Built], questions: Golden, fusions: Sequence[Fus
         groups.setdefault(tuple(sorted(each.chunks)), []).append(each)
     for chunks, members in groups.items():
         judge = Judge(questions, chunks)
-
-        def ranked(rankings: Sequence[Ranking]) -> tuple[tuple[ChunkSpan, ...], ...]:
-            return tuple(tuple(sorted(r, key=lambda chunk: (-r[chunk], chunk))[:FUSION_DEPTH]) for r in rankings)
-
-        for each in members:
-            found.append(Candidate("dense", each, None, None, judge, ranked(each.dense)))
-        for each in members:
-            found.append(Candidate("lexical", None, each, None, judge, ranked(each.lexical)))
+        found += [Candidate("dense", each, None, None, judge, _ordered(each.dense)) for each in members]
+        found += [Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in members]
         for dense in members:
             for lexical in members:
                 for how in fusions:
                     pairs = zip(dense.dense, lexical.lexical, strict=True)
                     both = [fused(one, other, how, FUSION_DEPTH) for one, other in pairs]
-                    found.append(Candidate("hybrid", dense, lexical, how, judge, ranked(both)))
+                    found.append(Candidate("hybrid", dense, lexical, how, judge, _ordered(both)))
     return found
+
+
+def _ordered(rankings: Sequence[Ranking]) -> tuple[tuple[ChunkSpan, ...], ...]:
+    """Best first, ties as a search breaks them."""
+    return tuple(tuple(sorted(r, key=lambda chunk: (-r[chunk], chunk))[:FUSION_DEPTH]) for r in rankings)
 
 
 def _reranked(

@@ -29,6 +29,7 @@ from jobs.sampling import Sample
 _SHARE_OF_TEXT = {layout.ROWS: 0.8, layout.LEXICAL: 0.5, layout.DOCUMENTS: 0.1}
 _BYTES_PER_VALUE = 2  # float16, once in Parquet and once in the index
 _95_PERCENT = 1.96
+_AROUND_BYTES = 800  # what stands around the text in a prompt weighs like a text of about this length
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ def estimate(
 ) -> Estimate:
     """What a night from the previous snapshot on would do, by the given workers."""
     found, config, checked = refresh.planned(previous, config, checked, progress, workers, NOTHING_ASKED)
-    chosen = found.work.filter(pa.array(Sample(sample).mask(found.work["id"])))
+    chosen = found.work.filter(pa.array(stratified(found.work, sample)[0]))
     run = refresh.new_run("plan", config, checked, found, NOTHING_ASKED)
     with progress.stage("count", chosen.num_rows, pc.sum(chosen["num_bytes"]).as_py() or 0):
         counted = workers.count(run, chosen, progress.counts) if chosen.num_rows else COUNTED.empty_table()
-    totals, error = scaled(counted, chosen, found.work)
+    totals, error = scaled(counted, found.work, sample)
     rates = earlier_runs.rates(checked.storage, config.context.max_output_tokens)
     tokens = _tokens(totals, rates)
     hours = _hours(tokens, prices.tokens_per_s or rates.tokens_per_s)
@@ -120,27 +121,52 @@ def estimate(
     )
 
 
-def scaled(counted: pa.Table, chosen: pa.Table, work: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
-    """Totals over all the work from what was counted of the chosen part, and half the width of their 95 % intervals.
+def stratified(work: pa.Table, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Which documents to count, and which of them stand for themselves alone: `(n,) bool` both.
 
-    A ratio estimate by the documents' bytes, with the variance of its residuals: Cochran, "Sampling Techniques", 1977,
-    sections 6.3 and 6.4. Nothing is estimated, and no error given, where all the work was counted.
+    Half of the share are the largest documents, on which most of the tokens are spent, and the other half are chosen by hash
+    among the rest: a few large ones that the chance left out would else be missing from every total.
     """
-    numbers = {name: counted[name].to_numpy().astype(np.float64) for name in NUMBERS}
-    if chosen.num_rows == work.num_rows:
-        return {name: int(values.sum()) for name, values in numbers.items()}, {}
-    if chosen.num_rows < 2:
-        raise ConfigError(f"--sample leaves {chosen.num_rows} of {work.num_rows} documents; raise it")
-    sizes = chosen["num_bytes"].to_numpy().astype(np.float64)
-    all_bytes, n = float(pc.sum(work["num_bytes"]).as_py()), chosen.num_rows
-    totals, error = {}, {}
-    for name, values in numbers.items():
-        ratio = values.sum() / max(1.0, sizes.sum())
-        residuals = values - ratio * sizes
+    alone = np.zeros(work.num_rows, np.bool_)
+    if share < 1:
+        order = pc.sort_indices(work, [("num_bytes", "descending"), ("id", "ascending")]).to_numpy()
+        alone[order[: int(work.num_rows * share / 2)]] = True
+    return alone | Sample(share / 2 if share < 1 else 1.0).mask(work["id"]), alone
+
+
+def scaled(counted: pa.Table, work: pa.Table, share: float) -> tuple[dict[str, int], dict[str, int]]:
+    """Totals over all the work from what was counted of its `stratified` part, and half the width of 95 % intervals.
+
+    The rest is a ratio estimate by the documents' bytes, with the variance of its residuals: Cochran, "Sampling Techniques",
+    1977, sections 6.3 and 6.4; of prompt tokens by about the square of the bytes, since each prompt repeats what stands before
+    its chunk. Nothing is estimated, and no error given, where all the work was counted.
+    """
+    chosen, alone = stratified(work, share)
+    if chosen.all():
+        return {name: pc.sum(counted[name]).as_py() or 0 for name in NUMBERS}, {}
+    listed = work.select(["id", "num_bytes"]).append_column("alone", pa.array(alone))
+    known, rest = listed.filter(pa.array(chosen)).sort_by("id"), listed.filter(pa.array(~alone))
+    counted = counted.sort_by("id")  # workers count in any order
+    sampled = ~known["alone"].to_numpy()
+    n, totals, error = int(sampled.sum()), {}, {}
+    if n < 2:
+        raise ConfigError(f"--sample leaves {n} of {rest.num_rows} documents to stand for the others; raise it")
+    for name in NUMBERS:
+        values = counted[name].to_numpy().astype(np.float64)
+        sizes, all_sizes = _size(known["num_bytes"], name)[sampled], _size(rest["num_bytes"], name)
+        ratio = values[sampled].sum() / max(1.0, sizes.sum())
+        residuals = values[sampled] - ratio * sizes
         variance = float((residuals**2).sum()) / (n - 1)
-        spread = work.num_rows * np.sqrt((1 - n / work.num_rows) * variance / n)
-        totals[name], error[name] = round(ratio * all_bytes), round(_95_PERCENT * spread)
+        spread = rest.num_rows * np.sqrt((1 - n / rest.num_rows) * variance / n)
+        totals[name] = round(values[~sampled].sum() + ratio * all_sizes.sum())
+        error[name] = round(_95_PERCENT * spread)
     return totals, error
+
+
+def _size(num_bytes: pa.ChunkedArray, name: str) -> np.ndarray:
+    """What a number of a document grows with: `(n,) float64`."""
+    sizes: np.ndarray = num_bytes.to_numpy().astype(np.float64)
+    return sizes * (sizes + _AROUND_BYTES) if name == "prompt" else sizes
 
 
 def _documents(found: Plan) -> dict[str, int]:

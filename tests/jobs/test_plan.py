@@ -115,18 +115,23 @@ def test_rates_come_from_earlier_runs_and_what_is_stated_wins(nights: Any) -> No
 
 
 def test_a_sample_covers_the_truth_as_often_as_it_says() -> None:
-    """500 corpora of known totals: about 95 % of the intervals hold them."""
-    held, rng = 0, np.random.default_rng(7)
+    """500 corpora of known totals: about 95 % of the intervals hold them, and they are no wider than they need be."""
+    held, shares, rng = {"chunks": 0, "prompt": 0}, [], np.random.default_rng(7)
     for _ in range(500):
         sizes = rng.lognormal(8, 1, 2000).astype(np.int64) + 1
-        numbers = np.maximum(0, sizes / 800 + rng.normal(0, 2, 2000)).astype(np.int64)
-        work = pa.table({"num_bytes": sizes, "place": np.arange(2000)})
-        chosen = work.take(pa.array(np.sort(rng.choice(2000, 200, replace=False))))
-        columns = {"id": [""] * 200, "status": [""] * 200}
-        columns |= {name: numbers[chosen["place"].to_numpy()] for name in NUMBERS}
-        totals, error = plan.scaled(pa.table(columns, schema=COUNTED), chosen, work)
-        held += abs(totals["chunks"] - numbers.sum()) <= error["chunks"]
-    assert 0.92 <= held / 500 <= 0.98
+        linear = np.maximum(0, sizes / 800 + rng.normal(0, 2, 2000)).astype(np.int64)
+        square = (sizes * (sizes + 900) / 5600 * rng.normal(1, 0.1, 2000)).astype(np.int64)
+        truth = {name: square if name == "prompt" else linear for name in NUMBERS}
+        work = pa.table({"id": [f"{n:04}" for n in range(2000)], "num_bytes": sizes})
+        places = rng.permutation(np.flatnonzero(plan.stratified(work, 0.2)[0]))  # workers count in any order
+        columns = {"id": [f"{n:04}" for n in places], "status": [""] * len(places)}
+        columns |= {name: truth[name][places] for name in NUMBERS}
+        totals, error = plan.scaled(pa.table(columns, schema=COUNTED), work, 0.2)
+        for name in held:
+            held[name] += abs(totals[name] - truth[name].sum()) <= error[name]
+        shares.append(error["prompt"] / totals["prompt"])
+    assert all(0.92 <= number / 500 <= 0.98 for number in held.values()), held
+    assert np.median(shares) < 0.1
 
 
 def test_a_sample_stands_for_all_within_its_stated_error(nights: Any) -> None:
