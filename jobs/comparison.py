@@ -16,6 +16,7 @@ from indexing.search import Mode
 from jobs import significance
 from jobs.golden import Golden
 from jobs.judging import CUTS, Judge, Scores
+from jobs.variants import Side
 
 if TYPE_CHECKING:
     from jobs.evaluate import Built
@@ -39,7 +40,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """As it is called in tables."""
-        sides = [f"{name} {built.variant.name}" for name, built in self._sides]
+        sides = [f"{name} {built.variant.seen_as(name)}" for name, built in self._sides]
         return ", ".join([*sides, _named(self.fusion)] if self.fusion else sides)
 
     @property
@@ -49,12 +50,13 @@ class Candidate:
         return "context" if "context" in seen else "header" if "header" in seen else "plain"
 
     @property
-    def _sides(self) -> "list[tuple[str, Built]]":
-        return [(name, built) for name, built in (("dense", self.dense), ("lexical", self.lexical)) if built]
+    def _sides(self) -> "list[tuple[Side, Built]]":
+        both: list[tuple[Side, Built | None]] = [("dense", self.dense), ("lexical", self.lexical)]
+        return [(side, built) for side, built in both if built]
 
     def described(self) -> dict[str, Any]:
         """What it is, for the record."""
-        views = {name: built.variant.name for name, built in self._sides}
+        views: dict[str, str] = {side: built.variant.seen_as(side) for side, built in self._sides}
         return {
             "name": self.name,
             "kind": self.kind,
@@ -159,7 +161,7 @@ def _windows(candidate: Candidate, windows: Sequence[int]) -> dict[str, dict[str
 def _cost(candidate: Candidate, points: float) -> dict[str, Any]:
     """What the contexts of a candidate took to write, when they were written; and per point gained."""
     sides = (candidate.dense, candidate.lexical)
-    made = {b.variant.label: b.record["context_tokens"] for b in sides if b and "context" in b.variant.view}
+    made = {b.variant.told: b.record["context_tokens"] for b in sides if b and "context" in b.variant.view}
     computed = sum(tokens["computed"] for tokens in made.values())
     written = sum(tokens["written"] for tokens in made.values())
     per_point = round((computed + written) / points) if points > 0 else None

@@ -172,10 +172,15 @@ def _candidates(built: Sequence[Built], questions: Golden, fusions: Sequence[Fus
         groups.setdefault(tuple(sorted(each.chunks)), []).append(each)
     for chunks, members in groups.items():
         judge = Judge(questions, chunks)
-        found += [Candidate("dense", each, None, None, judge, _ordered(each.dense)) for each in members]
-        found += [Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in members]
-        for dense in members:
-            for lexical in members:
+        # Of indexes that differ only by what means nothing to them, the first.
+        of_dense = {each.variant.seen_as("dense"): each for each in reversed(members)}.values()
+        of_lexical = {each.variant.seen_as("lexical"): each for each in reversed(members)}.values()
+        found += [Candidate("dense", each, None, None, judge, _ordered(each.dense)) for each in reversed(of_dense)]
+        found += [
+            Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in reversed(of_lexical)
+        ]
+        for dense in reversed(of_dense):
+            for lexical in reversed(of_lexical):
                 for how in fusions:
                     pairs = zip(dense.dense, lexical.lexical, strict=True)
                     both = [fused(one, other, how, FUSION_DEPTH) for one, other in pairs]

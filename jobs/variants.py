@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from enrichment.errors import ConfigError
 from indexing import manifest
@@ -24,6 +24,11 @@ HEADER: View = ("header", "body")
 FREE: tuple[View, ...] = (PLAIN, HEADER)
 WITH_CONTEXT: tuple[View, ...] = (("context", "body"), ("context", "header", "body"))
 _OF_CONTEXTS = ("context.", "model.")
+Side = Literal["dense", "lexical"]
+_NOT_OF: dict[Side, tuple[str, ...]] = {
+    "dense": ("index.language", "search."),
+    "lexical": ("embedding.part_tokens", "embedding.passage_prefix", "embedding.query_prefix", "embedding.pooling"),
+}
 _FIXED = ("corpus", "documents", "index.dense_text", "index.lexical_text", "limits", "compaction")
 
 
@@ -37,16 +42,22 @@ class Varied:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A corpus to build. `label` says which varied values it has, `view` what both of its indexes see."""
+    """A corpus to build. `told` are the varied values that it has, `view` is what both of its indexes see."""
 
-    label: str
+    told: tuple[tuple[str, str], ...]
     view: View
     config: Config
 
     @property
     def name(self) -> str:
         """As it is called in tables."""
-        return f"{self.label} {'+'.join(self.view)}".strip()
+        return self.seen_as(())
+
+    def seen_as(self, side: Side | tuple[()]) -> str:
+        """What one of its indexes is called: without what means nothing to it."""
+        nothing = _NOT_OF[side] if side else ()
+        words = [f"{key}={value}" for key, value in self.told if not key.startswith(nothing)]
+        return " ".join([*words, "+".join(self.view)])
 
 
 def parse_varied(text: str) -> Varied:
@@ -68,15 +79,15 @@ def parse_varied(text: str) -> Varied:
 def variants(base: Config, varied: Sequence[Varied], into: str, sample: Sample) -> list[Variant]:
     """All combinations of varied values and views, each once: what contexts are like means nothing to an index without them."""
     views = (*FREE, *(WITH_CONTEXT if base.context.strategy == "situate" else ()))
-    found: dict[tuple[str, View], Variant] = {}
+    found: dict[tuple[Any, View], Variant] = {}
     for values in itertools.product(*(each.values for each in varied)):
         chosen = list(zip((each.key for each in varied), values, strict=True))
         changed = _with(base, chosen)
         for view in views:
-            told = [pair for pair in chosen if "context" in view or not pair[0].startswith(_OF_CONTEXTS)]
-            label = " ".join(f"{key}={_word(value)}" for key, value in told)
+            of_view = [pair for pair in chosen if "context" in view or not pair[0].startswith(_OF_CONTEXTS)]
+            told = tuple((key, _word(value)) for key, value in of_view)
             index = replace(changed.index, dense_text=view, lexical_text=view)
-            found.setdefault((label, view), Variant(label, view, _placed(replace(changed, index=index), into, sample)))
+            found.setdefault((told, view), Variant(told, view, _placed(replace(changed, index=index), into, sample)))
     return list(found.values())
 
 

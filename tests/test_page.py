@@ -352,3 +352,25 @@ def test_a_phone_is_never_scrolled_sideways_and_dark_is_dark(browser: Any, addre
     finally:
         emulate("clearDeviceMetricsOverride")
         emulate("setEmulatedMedia", features=[])
+
+
+def test_a_report_of_hostile_documents_runs_and_loads_nothing(browser: Any, corpus: Corpus, tmp_path: Path) -> None:
+    """P29 of the page that `situate report` writes; at two widths, and printed."""
+    from jobs import report
+
+    report.write(corpus.storage.uri, tmp_path / "report.html")
+    browser.get((tmp_path / "report.html").as_uri())
+    text = browser.find_element("css selector", "body").text
+    assert "Samples, before and after" in text and "<script>" in text
+    assert browser.execute_script("return document.documentElement.dataset.ran") is None
+    assert browser.execute_script("return document.querySelectorAll('script, img, iframe, a, form').length") == 0
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    for width in (1280, 390):
+        browser.set_window_size(width, 900)
+        overflow = browser.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert overflow <= 0, f"it scrolls sideways at {width}"
+    browser.set_window_size(1280, 900)
+    printed = browser.print_page()
+    assert len(printed) > 10_000

@@ -29,6 +29,7 @@ def records() -> list[dict[str, Any]]:
         for n in range(NUMBER)
     ]
     found[7]["metadata"] = {"owner": HARD, HARD: "x", "tags": ["b", "a"]}
+    found[11]["metadata"] |= {"editor": "Ada"}  # key and value of a filter, but not together
     found[8]["metadata"] = {"Ada": "owner", "note": '"owner": "Ada"'}
     found[9]["title"] = "ÜBER 50% [a-z]"
     return found

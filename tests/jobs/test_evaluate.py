@@ -238,6 +238,17 @@ def test_settings_are_varied_and_splits_compared_by_spans(tmp_path: Path) -> Non
     assert longer["dense split.size=2 body"] > 1.2 * longer["dense split.size=1 body"]
 
 
+def test_an_index_is_known_by_what_means_something_to_it(tmp_path: Path) -> None:
+    """Two languages and two lengths of parts are four corpora, but only two lexical and two dense indexes of each view."""
+    base, questions = corpus(tmp_path, pronouns)
+    varied = tuple(map(variants.parse_varied, ("index.language=[en,code]", "embedding.part_tokens=[null,16]")))
+    found = evaluate.evaluate(without_model(base), questions, QUIET, EvaluateOptions(varied, fusions=(Fusion(),)))
+    names = [row["name"] for row in found.record["combinations"]]
+    assert len(found.record["variants"]) == 8 and len(set(names)) == len(names) == 4 + 4 + 4 * 4
+    assert names[:2] == ["dense embedding.part_tokens=null body", "dense embedding.part_tokens=null header+body"]
+    assert "lexical index.language=code body" in names
+
+
 def test_what_contexts_are_like_means_nothing_to_an_index_without_them(tmp_path: Path) -> None:
     base, _ = corpus(tmp_path, pronouns)
     varied = [variants.parse_varied("split.size=[1,2]"), variants.parse_varied("context.prompt=[causal, quote]")]
