@@ -35,8 +35,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Two at a time, whole files each: most of them wait for Java, Ray or a model to start.
 test: lint
-	$(BIN)/pytest -m "not soak"
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile
 
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak

@@ -466,6 +466,7 @@ def vllm_url(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.soak
 @pytest.mark.model
 def test_vllms_own_server_shares_prefixes_and_counts_them(vllm_url: str, stage: Callable[..., Any]) -> None:
     served = endpoint.check(ModelOptions("x", endpoint=vllm_url))

@@ -70,6 +70,7 @@ def test_an_engine_that_hangs_ends_the_run_with_the_documents_in_work(refresh: R
     assert status == 0 and record["chunks"]["reused"] >= 5  # what was written before is not paid for again
 
 
+@pytest.mark.soak
 @pytest.mark.model
 def test_a_document_that_kills_the_real_engines_process_is_quarantined(refresh: Refresh) -> None:
     files = {"alder.md": text("alder"), "poison.md": text("poison", "cyanide"), "cedar.md": text("cedar")}
