@@ -16,7 +16,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,7 @@ class Corpus:
         self.full_bytes = self.full_bytes or written
         found = manifest.require_latest(open_storage(str(self.root / "corpus")))
         dead = sum(entry.num_rows for entry in found.dead.values())
-        paid = [
-            sum(_num_rows(self.root / "corpus" / f) for f in new if f"/{kind}-" in f)
-            for kind in ("contexts", "vectors")
-        ]
+        paid = [self._gained(kind, new) for kind in ("contexts", "vectors")]
         cells = [name, *(f"{number:,}" for number in paid), f"{written / 1e6:.2f}", f"{written / self.full_bytes:.2%}"]
         cells += [f"{self._compacted(found, new) / self.full_bytes:.2%}", f"{len(found.segments)}", f"{dead:,}"]
         cells += [f"{took:.1f}", f"{after:.1f}", f"{self._search_ms():.1f}"]
@@ -112,6 +109,14 @@ class Corpus:
 
     def _files(self) -> dict[str, int]:
         return {entry.name: entry.size_bytes for entry in open_storage(str(self.root / "corpus")).list()}
+
+    def _gained(self, kind: str, new: Mapping[str, int]) -> int:
+        """Entries of the ledger whose keys it did not have: what a rename lists under another id was paid for before."""
+        parts = [entry.name for entry in open_storage(str(self.root / "corpus")).list(layout.LEDGER)]
+        mine = [name for name in parts if f"/{kind}-" in name]
+        keys = {name: pq.read_table(self.root / "corpus" / name, columns=["key"])["key"].to_pylist() for name in mine}
+        before = {key for name in mine if name not in new for key in keys[name]}
+        return len({key for name in mine if name in new for key in keys[name]} - before)
 
     def _compacted(self, found: manifest.Manifest, new: dict[str, int]) -> int:
         """Bytes of new segments whose documents an earlier run worked on: the rest of what the night wrote is its own."""
@@ -134,11 +139,6 @@ class Corpus:
             snapshot.search(query, 10)
             took.append(1e3 * (time.perf_counter() - started))
         return statistics.median(took[len(QUERIES) :])
-
-
-def _num_rows(path: Path) -> int:
-    rows: int = pq.read_metadata(path).num_rows
-    return rows
 
 
 def handbook(corpus: Corpus) -> None:

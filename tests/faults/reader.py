@@ -4,6 +4,7 @@ On stdin a line of JSON begins, `{"corpus": uri, "questions": [...], "cache": fo
 the end, one line: `{"reads": number, "answers": {sequence: [answers, each a JSON text]}, "errors": [...]}`.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -32,9 +33,9 @@ def watch(corpus: str, questions: list[str], cache: str) -> dict[str, Any]:
         while not over:
             over = bool(select.select([sys.stdin], [], [], PAUSE_S)[0])  # once more after the end
             try:
-                snapshot = serving.open(corpus)
-                found = [[passage.as_dict() for passage in snapshot.search(question, 5)] for question in questions]
-                answers.setdefault(snapshot.manifest.sequence, set()).add(json.dumps(found))
+                with contextlib.closing(serving.open(corpus)) as opened:  # thousands of them, night after night
+                    found = [[passage.as_dict() for passage in opened.search(question, 5)] for question in questions]
+                    answers.setdefault(opened.manifest.sequence, set()).add(json.dumps(found))
                 reads += 1
             except Exception as error:  # noqa: BLE001 - whatever it is, a reader saw it
                 errors.add(f"{type(error).__name__}: {error}")
