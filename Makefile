@@ -37,7 +37,7 @@ lint: $(INSTALLED)
 
 # Two at a time, whole files each: most of them wait for Java, Ray or a model to start.
 test: lint
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder
 
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak
