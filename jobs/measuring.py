@@ -61,10 +61,8 @@ def _questions(options: argparse.Namespace) -> Outcome:
     from jobs.progress import Progress
 
     record = questions.write(config.load(options.config), options.n, options.out, Progress())
-    short = (
-        f"{record['questions']} of {options.n} questions could be written" if record["questions"] < options.n else None
-    )
-    return Outcome(record, evaluation_table.written, short if not record["questions"] else None)
+    none = f"no question could be written from {sum(record['passages'].values())} passages; use a larger model"
+    return Outcome(record, evaluation_table.written, None if record["questions"] else none)
 
 
 def _report(options: argparse.Namespace) -> Outcome:
