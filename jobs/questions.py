@@ -7,10 +7,13 @@ same passages. These questions measure one index against another; how well peopl
 """
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -95,23 +98,23 @@ def write(
     snapshot = open_snapshot(open_storage(config.corpus))
     fates: Counter[str] = Counter()
     kept: list[Written] = []
-    engine = start(config.model)
-    try:
-        with progress.stage("questions", number), asyncio.Runner() as runner:
-            asking = _Asking(engine, config.model)
-            waiting = itertools.islice(passages(snapshot), _ASKED_PER_KEPT * number)
-            while batch := list(itertools.islice(waiting, _AT_ONCE)):
-                for passage, answer in zip(batch, runner.run(asking.answers(batch)), strict=True):
-                    query, fate = judged(answer, passage, snapshot)
-                    fates[fate] += 1
-                    if query is not None and len(kept) < number:
-                        name = f"g{len(kept) + 1:04}"
-                        kept.append(Written(name, query, passage.kind, True, config.model.name, (passage.span,)))
-                progress.counts({"workers": 1, "generated": len(kept)})
-                if len(kept) >= number:
-                    break
-    finally:
-        engine.close()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_stdout_aside())
+        engine = stack.enter_context(contextlib.closing(start(config.model)))
+        stack.enter_context(progress.stage("questions", number))
+        runner = stack.enter_context(asyncio.Runner())
+        asking = _Asking(engine, config.model)
+        waiting = itertools.islice(passages(snapshot), _ASKED_PER_KEPT * number)
+        while batch := list(itertools.islice(waiting, _AT_ONCE)):
+            for passage, answer in zip(batch, runner.run(asking.answers(batch)), strict=True):
+                query, fate = judged(answer, passage, snapshot)
+                fates["more than asked for" if query and len(kept) == number else fate] += 1
+                if query is not None and len(kept) < number:
+                    name = f"g{len(kept) + 1:04}"
+                    kept.append(Written(name, query, passage.kind, True, config.model.name, (passage.span,)))
+            progress.counts({"workers": 1, "generated": len(kept)})
+            if len(kept) >= number:
+                break
     path.write_text("".join(question.line() for question in kept), encoding="utf-8")
     return {
         "snapshot": snapshot.manifest.sequence,
@@ -120,6 +123,20 @@ def write(
         "kinds": dict(Counter(question.kind for question in kept)),
         "passages": dict(fates),
     }
+
+
+@contextlib.contextmanager
+def _stdout_aside() -> Iterator[None]:
+    """What an engine in this process and its children write to stdout goes to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def passages(snapshot: Snapshot) -> Iterator[Passage]:

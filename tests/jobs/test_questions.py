@@ -1,6 +1,7 @@
 """Questions that a model writes: which passages it is asked about, what is kept, what is dropped and why."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from enrichment.engine import Capacity, Completion, PromptRefusedError
 from enrichment.errors import ConfigError
 from enrichment.tokens import FakeTokenizer
 from indexing.snapshot import Snapshot
-from jobs import config, golden, questions
+from jobs import cli, config, golden, questions
 from jobs.check import read_questions
 from jobs.golden import GoldenSpan
 from jobs.progress import Progress
@@ -135,3 +136,25 @@ def test_what_cannot_be_written_is_named(garden: Any, tmp_path: Path) -> None:
     settings = configured(garden).as_dict() | {"model": None, "context": {"strategy": "header"}}
     with pytest.raises(ConfigError, match="needs a model"):
         questions.write(config.parse(settings), 3, tmp_path / "q", QUIET)
+
+
+def test_what_an_engine_prints_is_no_part_of_the_result(
+    garden: Any, tmp_path: Path, capfd: Any, monkeypatch: Any
+) -> None:
+    class Prints(Asks):
+        async def generate(self, *args: Any) -> Completion:
+            os.write(1, b"a warning of the engine or of its processes\n")
+            return await super().generate(*args)
+
+    monkeypatch.setattr(questions, "start_engine", None)
+    monkeypatch.setattr(
+        questions.write, "__defaults__", (lambda options: Prints(" Who tended the trees of old, and why?"),)
+    )
+    sources = {"corpus": str(garden.root / "corpus"), "documents": {"uri": str(garden.docs)}}
+    fake = {"embedding": {"name": "fake"}, "model": {"name": "fake"}}
+    (tmp_path / "c.yaml").write_text(json.dumps({**sources, **fake}))
+    assert (
+        cli.main(["questions", str(tmp_path / "c.yaml"), "-n", "2", "--out", str(tmp_path / "q.jsonl"), "--json"]) == 0
+    )
+    output = capfd.readouterr()
+    assert json.loads(output.out)["questions"] == 2 and "a warning of the engine" in output.err
