@@ -35,7 +35,7 @@ h1{font-size:1.5rem;margin:.5rem 0}
 h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
 figure{margin:0;background:#fff;border-radius:.4rem;padding:.3rem;overflow-x:auto}svg{width:100%;height:auto}
 table{border-collapse:collapse;width:100%;font-size:.9rem}td,th{text-align:left;padding:.2rem .6rem .2rem 0;vertical-align:top}
-.n{text-align:right;font-variant-numeric:tabular-nums}
+th{white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums}
 .sample{border:1px solid var(--line);border-radius:.4rem;padding:.6rem .8rem;margin:.6rem 0;break-inside:avoid}
 .original{white-space:pre-wrap;max-height:14rem;overflow:auto;background:var(--soft);padding:.4rem}
 .context{border-left:.25rem solid;padding-left:.6rem;font-style:italic}.meta{font-size:.85rem;opacity:.8}
