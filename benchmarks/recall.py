@@ -18,6 +18,8 @@ from indexing.search import Mode
 from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import Storage, open_storage
 from jobs import config, refresh
+from jobs.golden import GoldenSpan
+from jobs.judging import covered
 from jobs.progress import Progress
 
 CUTS = (5, 10, 20)
@@ -82,21 +84,8 @@ def recalls(snapshot: Snapshot, questions: Sequence[dict], mode: Mode, fusion: F
         hits = snapshot.open_indexes(mode).search(question["query"], max(CUTS), mode, fusion=fusion)
         spans = [snapshot.span_of(hit) for hit in hits]
         for place, cut in enumerate(CUTS):
-            totals[place] += covered(question["spans"], spans[:cut])
+            totals[place] += covered([GoldenSpan(**span) for span in question["spans"]], spans[:cut])
     return [total / len(questions) for total in totals]
-
-
-def covered(golden: Sequence[dict], found: Sequence[tuple[str, int, int, int]]) -> float:
-    """The share of the golden characters that lie in a found span."""
-    wanted = hit = 0
-    for span in golden:
-        characters = set(range(span["start"], span["end"]))
-        wanted += len(characters)
-        for document_id, _, start, end in found:
-            if document_id == span["document_id"]:
-                characters -= set(range(start, end))
-        hit += span["end"] - span["start"] - len(characters)
-    return hit / wanted if wanted else 0.0
 
 
 if __name__ == "__main__":

@@ -224,6 +224,12 @@ def is_remote(uri: str) -> bool:
     return uri.startswith("s3://")
 
 
+def read_file(uri: str) -> bytes:
+    """One file by its path or `s3://bucket/name`. Raises what its store raises."""
+    root, _, name = uri.rpartition("/")
+    return open_storage(root or ".").get(name)
+
+
 def open_storage(uri: str) -> Storage:
     """The store at a directory path or `s3://bucket/prefix`. Raises ConfigError for any other scheme and for a file."""
     if is_remote(uri):

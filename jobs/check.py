@@ -8,14 +8,13 @@ a document is edited elsewhere, spans do not.
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from enrichment.errors import ConfigError, OperationError
 from indexing.passages import Passage
 from indexing.search import Mode
 from indexing.snapshot import Snapshot, open_snapshot
-from indexing.storage import open_storage
+from indexing.storage import open_storage, read_file
 from jobs import golden
 from jobs.golden import GoldenSpan
 
@@ -90,13 +89,12 @@ def read_questions(uri: str | None) -> list[GoldenQuestion]:
     """Read a file of JSON lines, local or remote; none of no file. Raises ConfigError that names file and line."""
     if uri is None:
         return []
-    root, _, name = uri.rpartition("/")
     try:
-        text = open_storage(root or ".").get(name).decode()
+        text = read_file(uri).decode()
     except (OperationError, OSError, ValueError) as error:
         raise ConfigError(f"the golden questions {uri} cannot be read: {error}") from error
     found: dict[str, GoldenQuestion] = {}
-    for place, record in golden.json_records(Path(uri), text):
+    for place, record in golden.json_records(uri, text):
         question = _question(place, record, str(len(found)))
         if question.id in found:
             raise ConfigError(f"{place} has the query_id {question.id}, which an earlier line has; give each its own")
@@ -167,13 +165,12 @@ def _lacking(question: GoldenQuestion, passages: Sequence[Passage]) -> list[str]
 
 
 def _question(place: str, record: dict[str, Any], number: str) -> GoldenQuestion:
-    query, contains = record.get("query"), record.get("contains", [])
-    if not isinstance(query, str) or not query.strip():
-        raise ConfigError(f"{place} has no query; give it one")
+    name, query = golden.question(place, record, number)
+    contains = record.get("contains", [])
     contains = [contains] if isinstance(contains, str) else contains
     if not isinstance(contains, list) or not all(isinstance(text, str) and text for text in contains):
         raise ConfigError(f"{place} has a contains that is no text; write one text or a list of them")
     spans = tuple(golden.span(place, span) for span in record.get("spans", ()))
     if not contains and not spans:
         raise ConfigError(f"{place} says neither contains nor spans; say what answers the question")
-    return GoldenQuestion(str(record.get("query_id", record.get("id", number))), query, tuple(contains), spans)
+    return GoldenQuestion(name, query, tuple(contains), spans)

@@ -1,29 +1,40 @@
 """Candidates and what they score -> which is best, what contexts gain over the best without them, and one sentence.
 
 The gain of contexts is stated over the strongest candidate that has none, whatever else that one has, and both are chosen by
-cross-validation: on other questions than they are compared on. Ties go to what costs less.
+cross-validation: on other questions than they are compared on. Ties go to what is named first.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from indexing.fusion import Fusion
 from indexing.passages import ChunkSpan
 from indexing.search import Mode
+from indexing.snapshot import Snapshot
 from jobs import significance
 from jobs.golden import Golden
 from jobs.judging import CUTS, Judge, Scores
-from jobs.variants import Side
-
-if TYPE_CHECKING:
-    from jobs.evaluate import Built
+from jobs.variants import Side, Variant
 
 Kind = Literal["plain", "header", "context"]
 """What the indexes of a candidate see: the text alone, also headers, also contexts."""
+Ranking = Mapping[ChunkSpan, float]
 _SHOWN = 20  # questions that are won and lost
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A variant's corpus, open: its chunks, and what each of its indexes answers to each question, FUSION_DEPTH deep."""
+
+    variant: Variant
+    snapshot: Snapshot
+    record: Mapping[str, Any]
+    chunks: tuple[ChunkSpan, ...]
+    dense: tuple[Ranking, ...]
+    lexical: tuple[Ranking, ...]
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,8 @@ class Candidate:
     """A way to search: the dense index of one variant, the lexical one of another, or both; its hits for every question."""
 
     mode: Mode
-    dense: "Built | None"
-    lexical: "Built | None"
+    dense: Built | None
+    lexical: Built | None
     fusion: Fusion | None
     judge: Judge
     rankings: tuple[tuple[ChunkSpan, ...], ...]
@@ -40,23 +51,24 @@ class Candidate:
     @property
     def name(self) -> str:
         """As it is called in tables."""
-        sides = [f"{name} {built.variant.seen_as(name)}" for name, built in self._sides]
+        sides = [f"{name} {built.variant.seen_as(name)}" for name, built in self.sides]
         return ", ".join([*sides, _named(self.fusion)] if self.fusion else sides)
 
     @property
     def kind(self) -> Kind:
         """What it needs to have been made."""
-        seen = {field for _, built in self._sides for field in built.variant.view}
+        seen = {field for _, built in self.sides for field in built.variant.view}
         return "context" if "context" in seen else "header" if "header" in seen else "plain"
 
     @property
-    def _sides(self) -> "list[tuple[Side, Built]]":
+    def sides(self) -> list[tuple[Side, Built]]:
+        """The indexes that it searches, one or both."""
         both: list[tuple[Side, Built | None]] = [("dense", self.dense), ("lexical", self.lexical)]
         return [(side, built) for side, built in both if built]
 
     def described(self) -> dict[str, Any]:
         """What it is, for the record."""
-        views: dict[str, str] = {side: built.variant.seen_as(side) for side, built in self._sides}
+        views: dict[str, str] = {side: built.variant.seen_as(side) for side, built in self.sides}
         return {
             "name": self.name,
             "kind": self.kind,
@@ -74,9 +86,12 @@ def compared(
     scored = {candidate.name: candidate.judge.scores(candidate.rankings) for candidate in candidates}
     known = {candidate.name: candidate for candidate in candidates}
     by_kind = {kind: [c.name for c in candidates if c.kind == kind] for kind in ("plain", "header", "context")}
-    best = {kind: max(names, key=lambda name: scored[name][measure].mean()) for kind, names in by_kind.items() if names}
+
+    def strongest(names: Sequence[str]) -> str:
+        return max(names, key=lambda name: scored[name][measure].mean())
+
+    best = {kind: strongest(names) for kind, names in by_kind.items() if names}
     free = [*by_kind["plain"], *by_kind["header"]]
-    strongest = max(free, key=lambda name: scored[name][measure].mean())
     gains = {"header": _gain(questions, scored, by_kind["header"], by_kind["plain"], measure)}
     record: dict[str, Any] = {
         "combinations": [_row(candidate, scored[candidate.name], measure) for candidate in candidates],
@@ -90,7 +105,7 @@ def compared(
     if by_kind["context"]:
         gains["context"] = _gain(questions, scored, by_kind["context"], free, measure)
         record["cost"] = _cost(known[best["context"]], gains["context"]["points"])
-        won, lost = _changed(questions, known[best["context"]], known[strongest], scored, measure)
+        won, lost = _changed(questions, known[best["context"]], known[strongest(free)], scored, measure)
         record |= {"won": won, "lost": lost}
     return record | {"recommendation": recommendation(record, measure, len(questions.queries))}
 
@@ -160,8 +175,7 @@ def _windows(candidate: Candidate, windows: Sequence[int]) -> dict[str, dict[str
 
 def _cost(candidate: Candidate, points: float) -> dict[str, Any]:
     """What the contexts of a candidate took to write, when they were written; and per point gained."""
-    sides = (candidate.dense, candidate.lexical)
-    made = {b.variant.told: b.record["context_tokens"] for b in sides if b and "context" in b.variant.view}
+    made = {b.variant.told: b.record["context_tokens"] for _, b in candidate.sides if "context" in b.variant.view}
     computed = sum(tokens["computed"] for tokens in made.values())
     written = sum(tokens["written"] for tokens in made.values())
     per_point = round((computed + written) / points) if points > 0 else None
@@ -198,9 +212,8 @@ def _changed(
 
 
 def _context(candidate: Candidate, chunk: ChunkSpan) -> str | None:
-    built = next(b for b in (candidate.lexical, candidate.dense) if b and "context" in b.variant.view)
-    rows = built.snapshot.rows(chunk.document_id)
-    found: str | None = next(row["context"] for row in rows if row["chunk_index"] == chunk.chunk_index)
+    built = next(b for _, b in reversed(candidate.sides) if "context" in b.variant.view)
+    found: str | None = built.snapshot.rows(chunk.document_id)[chunk.chunk_index]["context"]
     return found
 
 

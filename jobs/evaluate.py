@@ -6,6 +6,7 @@ adopting a variant costs no model call. Each index is searched once per question
 fuses them.
 """
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,16 +24,14 @@ from indexing.search import FUSION_DEPTH, Mode
 from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import open_storage
 from jobs import comparison, flow, golden, refresh, variants
-from jobs.comparison import Candidate
+from jobs.comparison import Built, Candidate, Ranking
 from jobs.config import Config
 from jobs.difference import Asked
 from jobs.golden import Golden
 from jobs.judging import MEASURES, Judge
 from jobs.progress import Progress
 from jobs.sampling import Sample
-from jobs.variants import Variant, Varied
-
-Ranking = Mapping[ChunkSpan, float]
+from jobs.variants import Side, Variant, Varied
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +56,6 @@ class EvaluateOptions:
 
 
 AS_USUAL = EvaluateOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A variant's corpus, open: its chunks, and what each of its indexes answers to each question, FUSION_DEPTH deep."""
-
-    variant: Variant
-    snapshot: Snapshot
-    record: Mapping[str, Any]
-    chunks: tuple[ChunkSpan, ...]
-    dense: tuple[Ranking, ...]
-    lexical: tuple[Ranking, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +112,7 @@ def evaluate(
         "measure": options.measure,
         "variants": [each.record for each in built],
         **measured,
-        "reranked": _reranked(built, questions, measured["best"], candidates, options.rerank),
+        "reranked": _reranked(questions, measured["best"], candidates, options.rerank),
         "seconds": round(time.monotonic() - started, 1),
     }
     return Evaluation(record, questions, candidates)
@@ -172,20 +159,22 @@ def _candidates(built: Sequence[Built], questions: Golden, fusions: Sequence[Fus
         groups.setdefault(tuple(sorted(each.chunks)), []).append(each)
     for chunks, members in groups.items():
         judge = Judge(questions, chunks)
-        # Of indexes that differ only by what means nothing to them, the first.
-        of_dense = {each.variant.seen_as("dense"): each for each in reversed(members)}.values()
-        of_lexical = {each.variant.seen_as("lexical"): each for each in reversed(members)}.values()
-        found += [Candidate("dense", each, None, None, judge, _ordered(each.dense)) for each in reversed(of_dense)]
-        found += [
-            Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in reversed(of_lexical)
-        ]
-        for dense in reversed(of_dense):
-            for lexical in reversed(of_lexical):
-                for how in fusions:
-                    pairs = zip(dense.dense, lexical.lexical, strict=True)
-                    both = [fused(one, other, how, FUSION_DEPTH) for one, other in pairs]
-                    found.append(Candidate("hybrid", dense, lexical, how, judge, _ordered(both)))
+        of_dense, of_lexical = _distinct(members, "dense"), _distinct(members, "lexical")
+        found += [Candidate("dense", each, None, None, judge, _ordered(each.dense)) for each in of_dense]
+        found += [Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in of_lexical]
+        for dense, lexical, how in itertools.product(of_dense, of_lexical, fusions):
+            pairs = zip(dense.dense, lexical.lexical, strict=True)
+            both = [fused(one, other, how, FUSION_DEPTH) for one, other in pairs]
+            found.append(Candidate("hybrid", dense, lexical, how, judge, _ordered(both)))
     return found
+
+
+def _distinct(members: Sequence[Built], side: Side) -> list[Built]:
+    """Of indexes that differ only by what means nothing to them, the first."""
+    found: dict[str, Built] = {}
+    for each in members:
+        found.setdefault(each.variant.seen_as(side), each)
+    return list(found.values())
 
 
 def _ordered(rankings: Sequence[Ranking]) -> tuple[tuple[ChunkSpan, ...], ...]:
@@ -194,7 +183,6 @@ def _ordered(rankings: Sequence[Ranking]) -> tuple[tuple[ChunkSpan, ...], ...]:
 
 
 def _reranked(
-    built: Sequence[Built],
     questions: Golden,
     best: Mapping[str, str],
     candidates: Sequence[Candidate],
@@ -205,7 +193,7 @@ def _reranked(
         return {}
     reranker, found = open_reranker(options.name), {}
     for candidate in (each for each in candidates if each.name in best.values()):
-        snapshot = (candidate.dense or candidate.lexical or built[0]).snapshot
+        snapshot = candidate.sides[0][1].snapshot
         rankings = []
         for query, ranking in zip(questions.queries.values(), candidate.rankings, strict=True):
             depth = ranking[: options.depth]
@@ -219,6 +207,5 @@ def _reranked(
 
 def _passage(snapshot: Snapshot, chunk: ChunkSpan) -> str:
     """What a cross-encoder reads of a chunk: as in a search, its header and its original."""
-    rows = snapshot.rows(chunk.document_id)
-    header = next(row["header"] for row in rows if row["chunk_index"] == chunk.chunk_index)
+    header = snapshot.rows(chunk.document_id)[chunk.chunk_index]["header"]
     return f"{header or ''}\n{snapshot.original(chunk.document_id)[chunk.start : chunk.end]}".strip()

@@ -113,17 +113,15 @@ def _json_lines(path: Path, text: str) -> tuple[dict[str, str], dict[str, tuple[
     queries: dict[str, str] = {}
     spans: dict[str, tuple[GoldenSpan, ...]] = {}
     for place, record in json_records(path, text):
-        name = str(record.get("query_id", record.get("id", len(queries))))
-        if not isinstance(record.get("query"), str) or not record["query"].strip():
-            raise ConfigError(f"{place} has no query; give it one")
+        name, query = question(place, record, str(len(queries)))
         if name in queries or not name or re.search(r"\s", name):
             raise ConfigError(f"{place} has the query_id {name!r}; it must be a word that no other line has")
-        queries[name] = record["query"]
+        queries[name] = query
         spans[name] = tuple(span(place, each) for each in record.get("spans", ()))
     return queries, spans
 
 
-def json_records(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
+def json_records(path: Path | str, text: str) -> list[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with where it stands."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -139,14 +137,23 @@ def json_records(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def question(place: str, record: Mapping[str, Any], number: str) -> tuple[str, str]:
+    """The id of a record's question, its number where it has none, and its words. Raises ConfigError that names the place."""
+    query = record.get("query")
+    if not isinstance(query, str) or not query.strip():
+        raise ConfigError(f"{place} has no query; give it one")
+    return str(record.get("query_id", record.get("id", number))), query
+
+
 def span(place: str, record: Any) -> GoldenSpan:
+    """A span as JSON has it. Raises ConfigError that names the place."""
     try:
-        span = GoldenSpan(str(record["document_id"]), int(record["start"]), int(record["end"]))
+        found = GoldenSpan(str(record["document_id"]), int(record["start"]), int(record["end"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{place} has a span without document_id, start and end") from error
-    if not 0 <= span.start < span.end:
-        raise ConfigError(f"{place} has the span {span.start} to {span.end}; it must hold a character")
-    return span
+    if not 0 <= found.start < found.end:
+        raise ConfigError(f"{place} has the span {found.start} to {found.end}; it must hold a character")
+    return found
 
 
 def _topics(path: Path, text: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ Scores = Mapping[str, np.ndarray]
 """By measure, a value from 0 to 1 for each question: `(questions,) float64`."""
 
 
+Span = ChunkSpan | GoldenSpan
 Ranked = Sequence[ChunkSpan]
 """Hits, best first."""
 
@@ -117,7 +118,7 @@ class Judge:
         return GoldenSpan(chunk.document_id, min(c.start for c in beside), max(c.end for c in beside))
 
 
-def covered(golden: Sequence[GoldenSpan], found: Iterable[GoldenSpan]) -> float:
+def covered(golden: Sequence[GoldenSpan], found: Iterable[Span]) -> float:
     """The share of the golden characters that lie in a found span; each character counts once."""
     hits = list(found)
     wanted = hit = 0
@@ -129,11 +130,11 @@ def covered(golden: Sequence[GoldenSpan], found: Iterable[GoldenSpan]) -> float:
     return hit / wanted if wanted else 0.0
 
 
-def _overlap(span: ChunkSpan | GoldenSpan, others: Iterable[tuple[int, int]]) -> int:
+def _overlap(span: Span, others: Iterable[tuple[int, int]]) -> int:
     return sum(max(0, min(span.end, end) - max(span.start, start)) for start, end in others)
 
 
-def _merged(spans: Iterable[GoldenSpan], document_id: str) -> list[tuple[int, int]]:
+def _merged(spans: Iterable[Span], document_id: str) -> list[tuple[int, int]]:
     """The spans of one document as disjoint ones, in order."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((span.start, span.end) for span in spans if span.document_id == document_id):

@@ -9,6 +9,8 @@ from enrichment import endpoint, models
 from enrichment.embed import EmbeddingOptions
 from enrichment.engine import ModelOptions
 from enrichment.errors import ConfigError
+from enrichment.prompts import PLAIN_CHAT, ChatTemplate, chat_template
+from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 from indexing.storage import is_remote, open_storage
 
 
@@ -23,6 +25,14 @@ def resolve_model(options: ModelOptions | EmbeddingOptions) -> Path:
     if is_remote(options.name):
         return _download(options.name, models.TOKENIZER_FILES if tokenizer_only else ("*",))
     return models.resolve(options.name, options.revision, tokenizer_only)
+
+
+def open_tokenizer(options: ModelOptions) -> tuple[Tokenizer, ChatTemplate]:
+    """The language model's tokenizer and its chat format, without its weights."""
+    if options.name == models.FAKE:
+        return FakeTokenizer(), PLAIN_CHAT
+    directory = resolve_model(options)
+    return FileTokenizer(directory), chat_template(str(directory))
 
 
 def _download(uri: str, patterns: Sequence[str]) -> Path:

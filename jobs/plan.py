@@ -96,11 +96,12 @@ def estimate(
 ) -> Estimate:
     """What a night from the previous snapshot on would do, by the given workers."""
     found, config, checked = refresh.planned(previous, config, checked, progress, workers, NOTHING_ASKED)
-    chosen = found.work.filter(pa.array(stratified(found.work, sample)[0]))
+    strata = stratified(found.work, sample)
+    chosen = found.work.filter(pa.array(strata[0]))
     run = refresh.new_run("plan", config, checked, found, NOTHING_ASKED)
     with progress.stage("count", chosen.num_rows, pc.sum(chosen["num_bytes"]).as_py() or 0):
         counted = workers.count(run, chosen, progress.counts) if chosen.num_rows else COUNTED.empty_table()
-    totals, error = scaled(counted, found.work, sample)
+    totals, error = scaled(counted, found.work, *strata)
     rates = earlier_runs.rates(checked.storage, config.context.max_output_tokens)
     tokens = _tokens(totals, rates)
     hours = _hours(tokens, prices.tokens_per_s or rates.tokens_per_s)
@@ -128,20 +129,22 @@ def stratified(work: pa.Table, share: float) -> tuple[np.ndarray, np.ndarray]:
     among the rest: a few large ones that the chance left out would else be missing from every total.
     """
     alone = np.zeros(work.num_rows, np.bool_)
-    if share < 1:
-        order = pc.sort_indices(work, [("num_bytes", "descending"), ("id", "ascending")]).to_numpy()
-        alone[order[: int(work.num_rows * share / 2)]] = True
-    return alone | Sample(share / 2 if share < 1 else 1.0).mask(work["id"]), alone
+    if share >= 1:
+        return ~alone, alone
+    order = pc.sort_indices(work, [("num_bytes", "descending"), ("id", "ascending")]).to_numpy()
+    alone[order[: int(work.num_rows * share / 2)]] = True
+    return alone | Sample(share / 2).mask(work["id"]), alone
 
 
-def scaled(counted: pa.Table, work: pa.Table, share: float) -> tuple[dict[str, int], dict[str, int]]:
+def scaled(
+    counted: pa.Table, work: pa.Table, chosen: np.ndarray, alone: np.ndarray
+) -> tuple[dict[str, int], dict[str, int]]:
     """Totals over all the work from what was counted of its `stratified` part, and half the width of 95 % intervals.
 
     The rest is a ratio estimate by the documents' bytes, with the variance of its residuals: Cochran, "Sampling Techniques",
     1977, sections 6.3 and 6.4; of prompt tokens by about the square of the bytes, since each prompt repeats what stands before
     its chunk. Nothing is estimated, and no error given, where all the work was counted.
     """
-    chosen, alone = stratified(work, share)
     if chosen.all():
         return {name: pc.sum(counted[name]).as_py() or 0 for name in NUMBERS}, {}
     listed = work.select(["id", "num_bytes"]).append_column("alone", pa.array(alone))

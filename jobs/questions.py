@@ -20,18 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from enrichment import models
 from enrichment.engine import Engine, ModelOptions, PromptRefusedError, Sampling, gather_in_order
 from enrichment.errors import ConfigError
-from enrichment.prompts import PLAIN_CHAT, ChatTemplate, chat_template
 from enrichment.sentences import sentences
-from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 from indexing.passages import ChunkSpan
 from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import open_storage
 from jobs.config import Config
 from jobs.golden import GoldenSpan
-from jobs.models import checked_model, resolve_model
+from jobs.models import checked_model, open_tokenizer
 from jobs.progress import Progress
 from jobs.steps import start_engine
 
@@ -185,13 +182,7 @@ class _Asking:
     def __init__(self, engine: Engine, options: ModelOptions) -> None:
         self._engine = engine
         self._limit = options.max_model_len - MAX_OUTPUT_TOKENS
-        self._tokenizer: Tokenizer
-        self._chat: ChatTemplate
-        if options.name == models.FAKE:
-            self._tokenizer, self._chat = FakeTokenizer(), PLAIN_CHAT
-        else:
-            directory = resolve_model(options)
-            self._tokenizer, self._chat = FileTokenizer(directory), chat_template(str(directory))
+        self._tokenizer, self._chat = open_tokenizer(options)
 
     async def answers(self, batch: Sequence[Passage]) -> list[str | None]:
         """An answer per passage; None where the engine refuses it."""
@@ -227,8 +218,8 @@ def _passage(snapshot: Snapshot, kind: Kind, chunk: ChunkSpan, follows: ChunkSpa
         return None
     if kind == "referent" and not _REFERENT.search(text[start:end]):
         return None
-    row = next(row for row in snapshot.rows(chunk.document_id) if row["chunk_index"] == chunk.chunk_index)
-    title, headings = snapshot.document(chunk.document_id)["title"], " > ".join(row["heading_path"])
+    headings = " > ".join(snapshot.rows(chunk.document_id)[chunk.chunk_index]["heading_path"])
+    title = snapshot.document(chunk.document_id)["title"]
     return Passage(kind, GoldenSpan(chunk.document_id, start, end), text[start:end], title, headings)
 
 

@@ -207,7 +207,7 @@ def planned(
     """Read the sources and compare, by settings that leave nothing open; what else was found is gone when this returns."""
     with progress.stage("read", len(checked.listing.files)):
         refs = sources.resolve(workers.scan(checked.listing, config.documents.max_bytes))
-        refs = refs.filter(pa.array(asked.sample.mask(refs["id"])))
+        refs = asked.sample.of(refs)
     if not refs.num_rows:
         raise ConfigError(
             f"documents.uri {config.documents.uri} holds {len(checked.listing.files)} files without a record"

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from enrichment.errors import ConfigError
 from enrichment.records import Status
 from indexing import layout, manifest
@@ -113,12 +116,14 @@ def _counted(name: str, counts: Mapping[str, int]) -> str:
 
 def _samples(snapshot: Snapshot) -> str:
     """Chunks with the context that adds most, least, and any: words of the document that the chunk itself lacks."""
-    rows = snapshot.live_rows(_SAMPLED).to_pylist()
-    rows.sort(key=lambda row: hashlib.sha256(f"{row['document_id']}\0{row['chunk_index']}".encode()).digest())
-    made = [row for row in rows if row["context"]][:_CANDIDATES]
-    lengths = [len(row["context"]) for row in rows if row["context"]]
-    if not made:
+    rows = snapshot.live_rows(_SAMPLED)
+    rows = rows.filter(pc.is_valid(rows["context"]))
+    if not rows.num_rows:
         return "<p>No chunk has a context.</p>"
+    lengths = pc.utf8_length(rows["context"]).to_pylist()
+    names = [f"{row['document_id']}\0{row['chunk_index']}" for row in rows.select(_SAMPLED[:2]).to_pylist()]
+    order = sorted(range(len(names)), key=lambda place: hashlib.sha256(names[place].encode()).digest())
+    made = rows.take(pa.array(order[:_CANDIDATES])).to_pylist()
     scored = sorted(made, key=lambda row: -_added(snapshot, row))
     doubtful = [row for row in made if row["reason"]] or scored[::-1]
     parts = [_figure(plots.histogram(lengths, "characters of a context"))]

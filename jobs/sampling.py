@@ -18,9 +18,14 @@ class Sample:
         """Which documents are in it: `(n,) bool`."""
         if self.share >= 1:
             return np.ones(len(ids), np.bool_)
-        digits = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in ids.to_pylist()]
+        names = ids.to_pylist()
+        digits = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in names]
         chosen: np.ndarray = np.array(digits, np.float64) < self.share * 2.0**64
-        return chosen | np.array([name in self.always for name in ids.to_pylist()], np.bool_)
+        return chosen | np.array([name in self.always for name in names], np.bool_)
+
+    def of(self, documents: pa.Table) -> pa.Table:
+        """The documents that are in it, by their column `id`; the very table if all are."""
+        return documents if self.share >= 1 else documents.filter(pa.array(self.mask(documents["id"])))
 
 
 EVERYTHING = Sample()

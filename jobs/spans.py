@@ -4,7 +4,7 @@ import json
 
 from enrichment.errors import ConfigError
 from enrichment.split import SplitOptions
-from indexing.storage import MissingObjectError, open_storage
+from indexing.storage import MissingObjectError, read_file
 
 Spans = dict[str, list[tuple[int, int]]]
 
@@ -14,9 +14,8 @@ def read_spans(options: SplitOptions) -> Spans | None:
     if options.by != "spans":
         return None
     uri = options.spans or ""
-    root, _, name = uri.rpartition("/")
     try:
-        data = open_storage(root or ".").get(name)
+        data = read_file(uri)
     except (MissingObjectError, IsADirectoryError) as error:
         raise ConfigError(f"split.spans {uri!r} does not exist; name a file of JSON lines") from error
     found: Spans = {}

@@ -25,17 +25,18 @@ from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
-from enrichment.prompts import PLAIN_CHAT, Prompts, chat_template, fingerprint
+from enrichment.prompts import Prompts, fingerprint
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
 from enrichment.strategies import Free, Outcome, Situate, Strategy
 from enrichment.supervision import RestartableEngine, Supervised
-from enrichment.tokens import Encoding, FakeTokenizer, FileTokenizer, Tokenizer
+from enrichment.tokens import Encoding, Tokenizer
 from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, manifest, older, staging
 from indexing.snapshot import Snapshot
 from indexing.storage import open_storage
 from jobs.config import Config
+from jobs.models import open_tokenizer as open_model_tokenizer
 from jobs.models import resolve_model
 from jobs.sources import SourceReader, source_name
 from jobs.stored import FORMAT, StoredReader
@@ -113,11 +114,7 @@ class EnrichDocuments:
         options = config.model
         assert options is not None
         self._prompt_fingerprint = fingerprint(config.context.prompt)
-        if options.name == models.FAKE:
-            self._model_tokenizer, chat = FakeTokenizer(), PLAIN_CHAT
-        else:
-            directory = resolve_model(options)
-            self._model_tokenizer, chat = FileTokenizer(directory), chat_template(str(directory))
+        self._model_tokenizer, chat = open_model_tokenizer(options)
         self._engine = RestartableEngine(partial(self._start, options))
         self._contexts, of_chunk = self._paid()
         strategy = Situate(

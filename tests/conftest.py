@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from s3_proxy import S3Proxy
 
+from enrichment.embed import FakeEmbedder
 from indexing import dead, heartbeat, layout, lexical_build, live, manifest, tables
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.snapshot import Snapshot
@@ -160,6 +161,24 @@ class Nights:
 def nights(tmp_path: Path) -> Nights:
     """A corpus to refresh night after night."""
     return Nights(tmp_path)
+
+
+@pytest.fixture
+def count_embedded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """`count_embedded()`: the texts that the fake embedder embeds from then on."""
+
+    def begin() -> list[str]:
+        found: list[str] = []
+        embed = FakeEmbedder.embed_passages
+
+        def counted(self: FakeEmbedder, texts: Any) -> Any:
+            found.extend(texts)
+            return embed(self, texts)
+
+        monkeypatch.setattr(FakeEmbedder, "embed_passages", counted)
+        return found
+
+    return begin
 
 
 @pytest.fixture(scope="session")

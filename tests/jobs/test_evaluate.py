@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 import pytrec_eval
 
-from enrichment.embed import FakeEmbedder
 from enrichment.engine import Completion
 from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
@@ -148,20 +147,13 @@ def test_every_combination_of_what_the_indexes_see_is_compared(
 
 
 def test_a_context_is_written_once_for_all_variants_and_for_the_corpus_itself(
-    compared: Compared, knowing: list[int], monkeypatch: pytest.MonkeyPatch
+    compared: Compared, knowing: list[int], count_embedded: Callable[[], list[str]]
 ) -> None:
     base, _, found = compared
     generated = [variant["chunks"]["generated"] for variant in found.record["variants"]]
     chunks = found.record["variants"][0]["chunks"]["total"]
     assert generated == [chunks, 0, 0, 0] and len(knowing) == chunks
-    embedded: list[str] = []
-    embed = FakeEmbedder.embed_passages
-
-    def counted(self: FakeEmbedder, texts: Any) -> Any:
-        embedded.extend(texts)
-        return embed(self, texts)
-
-    monkeypatch.setattr(FakeEmbedder, "embed_passages", counted)
+    embedded = count_embedded()
     adopted = refresh.refresh(base, QUIET)
     assert adopted.chunks["generated"] == 0 and len(knowing) == chunks
     assert embedded == [], "its dense text is that of a variant"

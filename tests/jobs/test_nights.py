@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from enrichment.embed import FakeEmbedder
 from enrichment.engine import PromptRefusedError
 from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
@@ -47,19 +46,6 @@ def segment_ids(nights: Any) -> list[str]:
 
 def rows(nights: Any, name: str = "ash") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = nights.open().rows(f"{name}.md")
-    return found
-
-
-def count_embedded(monkeypatch: Any) -> list[str]:
-    """The texts that are embedded from now on."""
-    found: list[str] = []
-    embed = FakeEmbedder.embed_passages
-
-    def counted(self: FakeEmbedder, texts: Any) -> Any:
-        found.extend(texts)
-        return embed(self, texts)
-
-    monkeypatch.setattr(FakeEmbedder, "embed_passages", counted)
     return found
 
 
@@ -223,13 +209,13 @@ def test_a_context_that_was_paid_under_another_documents_id_is_not_paid_again(ni
 
 
 @pytest.mark.usefixtures("no_lexical")
-def test_what_was_paid_before_a_rename_is_not_paid_again_on_later_nights(nights: Any, monkeypatch: Any) -> None:
+def test_what_was_paid_before_a_rename_is_not_paid_again_on_later_nights(nights: Any, count_embedded: Any) -> None:
     """b was renamed from a; then its first rule changes, and changes back."""
     nights.write(a=text("same", *RULES), c=text("c", *RULES))
     nights.refresh()
     (nights.docs / "a.md").rename(nights.docs / "b.md")
     assert nights.refresh().chunks["generated"] == 0
-    embedded = count_embedded(monkeypatch)
+    embedded = count_embedded()
     nights.write(b=text("same", "Another rule.", *RULES[1:]))
     assert nights.refresh().chunks["generated"] == 4
     assert embedded == ["Same\nAnother rule. "]
@@ -243,11 +229,11 @@ def test_what_was_paid_before_a_rename_is_not_paid_again_on_later_nights(nights:
 
 
 @pytest.mark.usefixtures("no_lexical")
-def test_a_document_that_is_renamed_and_grows_on_one_night_pays_for_its_end(nights: Any, monkeypatch: Any) -> None:
+def test_a_document_that_is_renamed_and_grows_on_one_night_pays_for_its_end(nights: Any, count_embedded: Any) -> None:
     nights.write(a=text("same", *RULES), c=text("c", *RULES))
     nights.refresh()
     nights.write(a=None, b=text("same", *RULES, "More."))
-    embedded = count_embedded(monkeypatch)
+    embedded = count_embedded()
     result = nights.refresh()
     assert (result.documents["new"], result.documents["deleted"], result.chunks["generated"]) == (1, 1, 1)
     assert embedded == ["Same\nRule 3 of the gate holds. ", "Same\nMore.\n"]  # a line ended behind the rule before

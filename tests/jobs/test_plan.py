@@ -123,10 +123,11 @@ def test_a_sample_covers_the_truth_as_often_as_it_says() -> None:
         square = (sizes * (sizes + 900) / 5600 * rng.normal(1, 0.1, 2000)).astype(np.int64)
         truth = {name: square if name == "prompt" else linear for name in NUMBERS}
         work = pa.table({"id": [f"{n:04}" for n in range(2000)], "num_bytes": sizes})
-        places = rng.permutation(np.flatnonzero(plan.stratified(work, 0.2)[0]))  # workers count in any order
+        strata = plan.stratified(work, 0.2)
+        places = rng.permutation(np.flatnonzero(strata[0]))  # workers count in any order
         columns = {"id": [f"{n:04}" for n in places], "status": [""] * len(places)}
         columns |= {name: truth[name][places] for name in NUMBERS}
-        totals, error = plan.scaled(pa.table(columns, schema=COUNTED), work, 0.2)
+        totals, error = plan.scaled(pa.table(columns, schema=COUNTED), work, *strata)
         for name in held:
             held[name] += abs(totals[name] - truth[name].sum()) <= error[name]
         shares.append(error["prompt"] / totals["prompt"])
