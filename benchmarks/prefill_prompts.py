@@ -19,7 +19,7 @@ from enrichment.engine import ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.prompts import Prompts, chat_template
 from enrichment.records import Span
-from enrichment.scopes import scopes
+from enrichment.situating import WORDING
 from enrichment.split import split
 from enrichment.tokens import FileTokenizer
 from indexing.storage import open_storage
@@ -75,7 +75,7 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     assert settings.model is not None
     directory = models.resolve(settings.model.name, settings.model.revision)
     tokenizer, words = FileTokenizer(directory), open_tokenizer(settings.embedding)
-    prompts = Prompts(tokenizer, chat_template(str(directory)), settings.context.prompt)
+    prompts = Prompts(tokenizer, chat_template(str(directory)), settings.context.prompt, WORDING)
     listing, refs = scan(settings.documents)
     reader, spans = sources.SourceReader(listing.root), read_spans(settings.split)
     rows: list[tuple[str, int, np.ndarray]] = []
@@ -90,8 +90,7 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
             if len(chunks) < 2:
                 continue  # nothing to situate
             work = prompts.of(document, headings, chunks, encoding)
-            room = settings.model.max_model_len - settings.context.max_output_tokens - work.around
-            cuts = scopes(document, headings, chunks, encoding.offsets, max(1, room))
+            cuts = work.scopes(settings.model.max_model_len - settings.context.max_output_tokens)
             built = [work.prompt(scope, chunk) for scope in cuts for chunk in scope.chunks]
             rows += [(document.id, number, prompt) for number, prompt in enumerate(built)]
     columns = [list(column) for column in zip(*rows, strict=True)]

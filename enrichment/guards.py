@@ -70,12 +70,12 @@ class Judge:
         self._lead = lead
 
     def __call__(self, output: str) -> Judgement:
-        if _REASONING.search(output):
+        if thinks_aloud(output):
             return Judgement(None, "reasoning")
-        kept = _complete_sentences((self._lead + output).strip().split("\n", 1)[0])
+        kept = complete_sentences((self._lead + output).strip().split("\n", 1)[0], MAX_SENTENCES)
         if not kept:
             return Judgement(None, "no_sentence" if output.strip() else "empty")
-        reason = _bad_form(kept, self._lead)
+        reason = bad_form(kept, self._lead)
         if reason is None and self._echoes([kept[0].removeprefix(self._lead), *kept[1:]]):
             reason = "echo"
         if reason is not None:
@@ -92,34 +92,46 @@ class Judge:
         A sentence counts as standing there if all its runs of eight words do. Of our own words one run is too many: a
         document's may be a long name or a rule worth quoting, ours never are.
         """
-        long = [words for words in map(_words, kept) if len(words) >= _ECHO_WORDS]
-        if not long:
-            return False
-        if any(_own_runs(self._own_words).has(_runs(words)).any() for words in long):
+        if repeats(kept, self._own_words):
             return True
-        if not all(map(self._document_words.issuperset, long)):
+        long = [words for words in map(words_of, kept) if len(words) >= _ECHO_WORDS]
+        if not long or not all(map(self._document_words.issuperset, long)):
             return False
-        return all(self._document_runs.has(_runs(words)).all() for words in long)
+        return all(self._document_runs.has(runs(words)).all() for words in long)
 
     @cached_property
     def _document_words(self) -> frozenset[str]:
-        return frozenset(_words(self._document.text))
+        return frozenset(words_of(self._document.text))
 
     @cached_property
     def _document_runs(self) -> HashSet:
-        return HashSet(_runs(_words(self._document.text)))
+        return HashSet(runs(words_of(self._document.text)))
 
     @cached_property
     def _grounding(self) -> Grounding:
-        document = self._document
-        # The metadata are in no prompt.
-        shown = (document.text, document.title or "", document.date or "")
-        return Grounding(shown, _own_known(self._lead, *self._own_words))
+        return grounding(self._document, (self._lead, *self._own_words))
+
+
+def grounding(document: Document, own_words: Sequence[str]) -> Grounding:
+    """What a model was shown that answers about a document in prompts with these words of ours."""
+    # The metadata are in no prompt.
+    return Grounding((document.text, document.title or "", document.date or ""), _own_known(*own_words))
+
+
+def thinks_aloud(output: str) -> bool:
+    """Whether an output has the tags of a model that thinks before it answers."""
+    return _REASONING.search(output) is not None
+
+
+def repeats(sentences: Sequence[str], own_words: Sequence[str]) -> bool:
+    """Whether eight words on end are the prompt's own."""
+    long = [words for words in map(words_of, sentences) if len(words) >= _ECHO_WORDS]
+    return any(_own_runs(tuple(own_words)).has(runs(words)).any() for words in long)
 
 
 @functools.cache
 def _own_runs(words: tuple[str, ...]) -> HashSet:
-    return HashSet(np.concatenate([_runs([]), *(_runs(_words(text)) for text in words)]))
+    return HashSet(np.concatenate([runs([]), *(runs(words_of(text)) for text in words)]))
 
 
 @functools.cache
@@ -128,25 +140,26 @@ def _own_known(*words: str) -> frozenset[str]:
     return known(_DIGITS.sub(" ", text) for text in words)
 
 
-def _bad_form(kept: Sequence[str], lead: str) -> str | None:
-    """What is wrong with the sentences whatever the document says."""
+def bad_form(kept: Sequence[str], lead: str = "", source: str = "") -> str | None:
+    """What is wrong with the sentences whatever the document says; URLs and marks of `source` are no fault."""
     text = " ".join(kept)
     for reason, found in (
         ("control_character", _BROKEN in text or (not text.isprintable() and any(map(_is_control, text)))),
         ("refusal", _REFUSAL.search(text) is not None),
-        ("loop", len(set(kept)) < len(kept) or _loops(text)),
+        ("loop", not source and (len(set(kept)) < len(kept) or _loops(text))),
         ("empty", not _WORD.search(text.removeprefix(lead))),
-        ("url", _URL.search(text) is not None),
-        ("markup", _MARKUP.search(text) is not None),
+        ("url", any(match[0] not in source for match in _URL.finditer(text))),
+        ("markup", any(match[0] not in source for match in _MARKUP.finditer(text))),
     ):
         if found:
             return reason
     return None
 
 
-def _complete_sentences(paragraph: str) -> list[str]:
+def complete_sentences(paragraph: str, most: int | None = None) -> list[str]:
+    """The sentences of a line up to the first one that is cut off, `most` of them at most."""
     kept = []
-    for span in sentences(paragraph)[:MAX_SENTENCES]:
+    for span in sentences(paragraph)[:most]:
         piece = paragraph[span.start : span.end].strip()
         if not _SENTENCE_END.search(piece):
             break
@@ -161,17 +174,18 @@ def _is_control(char: str) -> bool:
 def _loops(text: str) -> bool:
     if _RUN.search(text):
         return True
-    words = _words(text)
+    words = words_of(text)
     grams = list(zip(*(words[start:] for start in range(_LOOP_WORDS)), strict=False))
     if len(set(grams)) > len(grams) - (_LOOP_TIMES - 1):  # none can occur that often
         return False
     return any(times >= _LOOP_TIMES for times in Counter(grams).values())
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, in order."""
     return _WORD.findall(text.lower())
 
 
-def _runs(words: Sequence[str]) -> Hashes:
+def runs(words: Sequence[str]) -> Hashes:
     """The runs of eight words; none if there are fewer."""
     return runs_of(hashes_of(words), _ECHO_WORDS)

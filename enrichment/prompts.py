@@ -1,42 +1,34 @@
-"""Prompts as token ids: instructions, title, document; then what differs per chunk.
+"""Prompts as token ids of strategies that show a chunk in its document: instructions, title, document; then what differs.
 
 `causal`: the document up to and including the chunk, then the question about the passage just read. Nothing is repeated
 and nothing behind the chunk is used, so each document token is computed once and text appended to a document leaves
 earlier prompts as they were. `quote`: outline and whole scope, then the chunk quoted and the question.
 
-The instructions ask for four things: which document (and when), where in it, about what in words that stand alone, and what
-every reference in the passage refers to. They stand in front, where they are computed once; behind the document only a
-short question differs per chunk. The answer is begun for the model, which keeps small ones on the subject.
+The instructions stand in front, where they are computed once; behind the document only a short question differs per chunk.
+The answer is begun for the model, which keeps small ones on the subject.
 
-Only our own words are encoded as template; title, headings and document text never yield a control token.
+Only our own words are encoded as template; title, headings and document text never yield a control token. What a strategy
+asks is its `Wording`; the layout is the same for all of them.
 """
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from enrichment.guards import Judge
+from enrichment.recipe import AskOnce, Given, Verdict
 from enrichment.records import Chunk, Document, Heading, Span
+from enrichment.scopes import Scope, scopes
 from enrichment.tokens import Encoding, Tokenizer
 
 PromptKind = Literal["causal", "quote"]
 
 VERSION = 1
-ANSWER_PREFIX = "This passage"
 _PLACEHOLDER = "\u2063situate\u2063"
-_INSTRUCTIONS = (
-    "Here is a document. It is followed by a request to situate one passage of it: say in at most two sentences which"
-    " document this is and, if it is dated, when; where in it the passage stands; what the passage is about, in words that can"
-    ' be understood without reading it; and what every "this", "it", "the product" or "clause 4" in it refers to. Use names'
-    " instead of pronouns.\n\n"
-)
-_CAUSAL = "\n\n---\nSituate the passage that you have just read last"
-_QUOTED = "\n\n---\nSituate one passage of the document"
-_QUESTION = "What is it about, and what do its pronouns refer to?"
-OWN_WORDS = (_INSTRUCTIONS, _CAUSAL, _QUOTED, _QUESTION)  # what the model may not answer with
 _OUTLINE_HEADINGS = 60
 _LONGEST_NAME = (
     300  # code points of a title, or of a heading path's end: enough to name anything, never the whole window
@@ -67,40 +59,61 @@ def chat_template(directory: str) -> ChatTemplate:
     return ChatTemplate(before, after)
 
 
-def fingerprint(kind: PromptKind) -> str:
-    """Changes with every word that the model reads besides the document and its own chat format."""
-    words = (_INSTRUCTIONS, _QUESTION, _CAUSAL, _QUOTED, ANSWER_PREFIX)
-    return hashlib.sha256("\0".join((str(VERSION), kind, *words)).encode()).hexdigest()[:16]
-
-
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """The contiguous part of a document that is the prefix for a run of chunks."""
+class Wording:
+    """Our own words: `instructions` in front of the document; behind it what leads to the chunk (`causal` or `quoted`), its
+    heading and the `question`; then `answer`, the beginning that is written for the model.
+    """
 
-    span: Span
-    chunks: tuple[Chunk, ...]
+    instructions: str
+    causal: str
+    quoted: str
+    question: str
+    answer: str
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """What the model may not answer with."""
+        return self.instructions, self.causal, self.quoted, self.question
+
+    def fingerprint(self, kind: PromptKind) -> str:
+        """Changes with every word that the model reads besides the document and its own chat format."""
+        words = (self.instructions, self.question, self.causal, self.quoted, self.answer)
+        return hashlib.sha256("\0".join((str(VERSION), kind, *words)).encode()).hexdigest()[:16]
 
 
 class Prompts:
-    """Builds the prompts of a document's scopes with one tokenizer and chat format."""
+    """Builds the prompts of a document's scopes with one tokenizer, chat format and wording: a recipe.
 
-    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, kind: PromptKind) -> None:
-        self.kind = kind
+    `judging` makes the judge of a document's answers; without it they are contexts, by the guards.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat: ChatTemplate,
+        kind: PromptKind,
+        wording: Wording,
+        judging: Callable[[Document], Verdict] | None = None,
+        least_chunks: int = 2,  # of one chunk there is nothing to situate
+    ) -> None:
+        self.kind, self.least_chunks = kind, least_chunks
+        self.fingerprint = wording.fingerprint(kind)
+        self.judging = judging or (lambda document: Judge(document, wording.own_words, wording.answer))
         self._tokenizer = tokenizer
-        self._before = tokenizer.encode_template(chat.before + _INSTRUCTIONS)
-        self._lead = tokenizer.encode_template(_CAUSAL if kind == "causal" else _QUOTED)
+        self._before = tokenizer.encode_template(chat.before + wording.instructions)
+        self._lead = tokenizer.encode_template(wording.causal if kind == "causal" else wording.quoted)
         self._stop = tokenizer.encode_template(".")
         self._after = [
-            *tokenizer.encode_template("\n" + _QUESTION),
-            *tokenizer.encode_template(chat.after + ANSWER_PREFIX),
+            *tokenizer.encode_template("\n" + wording.question),
+            *tokenizer.encode_template(chat.after + wording.answer),
         ]
         # Neighbours often stand under the same heading.
         self._under = functools.lru_cache(maxsize=256)(self._heading)
 
     def prefix(self, document: Document, headings: Sequence[Heading]) -> list[int]:
         """What stands before the document's text: the same for all of a document's chunks."""
-        lines = [f"Title: {document.title[:_LONGEST_NAME]}"] if document.title else []
-        lines += [f"Date: {document.date[:_LONGEST_NAME]}"] if document.date else []
+        lines = name_lines(document)
         if self.kind == "quote" and headings:
             lines += [
                 "Outline:",
@@ -115,10 +128,14 @@ class Prompts:
             ids += self._text("\n\nThe passage:\n" + document.text[chunk.start : chunk.end].strip() + "\n\n")
         return [*ids, *self._after]
 
+    async def questions(self, given: Given, ask: AskOnce) -> "DocumentPrompts":
+        """The prompts of a document's chunks."""
+        return self.of(given.document, given.headings, given.chunks, given.encoding)
+
     def of(
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding
     ) -> "DocumentPrompts":
-        """The prompts of a document's chunks, each to be built when it is asked for."""
+        """The same without waiting."""
         return DocumentPrompts(self, document, headings, chunks, encoding)
 
     def build(
@@ -129,7 +146,7 @@ class Prompts:
         return [found.prompt(scope, chunk) for chunk in scope.chunks]
 
     def _heading(self, path: tuple[str, ...]) -> list[int]:
-        return self._text(f', under the heading "{" > ".join(path)[-_LONGEST_NAME:]}"') if path else []
+        return self._text(under_heading(path))
 
     def _text(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text).ids.tolist()
@@ -148,12 +165,27 @@ class DocumentPrompts:
         encoding: Encoding,
     ) -> None:
         self.document = document
+        self._headings, self._chunks = headings, chunks
         self._encoding = encoding
+        self._judge = prompts.judging(document)
         self._whole_scope = prompts.kind == "quote"
         self._prefix = np.array(prompts.prefix(document, headings), dtype=np.int64)
         self._suffixes = {chunk.index: np.array(prompts.suffix(document, chunk), dtype=np.int64) for chunk in chunks}
         self.longest_suffix = max(map(len, self._suffixes.values()))
         self.around = len(self._prefix) + self.longest_suffix
+
+    def scopes(self, max_tokens: int) -> list[Scope]:
+        """The document's chunks in scopes of which no prompt is longer, unless a chunk alone is too long for it."""
+        room = max(1, max_tokens - self.around)
+        return scopes(self.document, self._headings, self._chunks, self._encoding.offsets, room)
+
+    def judge(self, chunk: Chunk) -> Verdict:
+        """The document's: it knows all of its text."""
+        return self._judge
+
+    def read(self, scope: Scope, chunk: Chunk) -> Span:
+        """The scope, also where the prompt ends with the chunk."""
+        return scope.span
 
     def shared_tokens(self, scope: Scope) -> int:
         """Tokens of the longest prefix that a scope's prompts share: what the cache holds for all of them."""
@@ -165,14 +197,29 @@ class DocumentPrompts:
         return np.concatenate([self._prefix, self._encoding.ids[self._start(scope) : end], self._suffixes[chunk.index]])
 
     def _start(self, scope: Scope) -> int:
-        # A word's token often starts with the space before it, which belongs to the chunk before.
-        return int(np.searchsorted(self._encoding.offsets.ends, scope.span.start, side="right"))
+        return first_token(self._encoding, scope.span.start)
 
     def _end(self, span: Span) -> int:
-        return _end_token(self.document.text, self._encoding, span)
+        return end_token(self.document.text, self._encoding, span)
 
 
-def _end_token(text: str, encoding: Encoding, span: Span) -> int:
+def name_lines(document: Document) -> list[str]:
+    """Title and date, a line each, as far as they are known."""
+    lines = [f"Title: {document.title[:_LONGEST_NAME]}"] if document.title else []
+    return [*lines, f"Date: {document.date[:_LONGEST_NAME]}"] if document.date else lines
+
+
+def under_heading(path: Sequence[str]) -> str:
+    """The end of a sentence that leads to a chunk."""
+    return f', under the heading "{" > ".join(path)[-_LONGEST_NAME:]}"' if path else ""
+
+
+def first_token(encoding: Encoding, start: int) -> int:
+    """The first token of a span: a word's often starts with the space before it, which belongs to what stands before."""
+    return int(np.searchsorted(encoding.offsets.ends, start, side="right"))
+
+
+def end_token(text: str, encoding: Encoding, span: Span) -> int:
     """The token behind the last one of a span; no token before it depends on the text behind the span.
 
     Left out: a token that reaches over the end, and white space at the end, which is cut by what follows it.

@@ -64,7 +64,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What enrichment adds to a chunk. `text` is null unless `status` is ok; token counts sum over the attempts."""
+    """What enrichment adds to a chunk, or says in its place. `text` is null unless `status` is ok; token counts sum over
+    the attempts.
+    """
 
     text: str | None
     status: Status
@@ -82,7 +84,8 @@ class Context:
 class Enriched:
     """One source record after enrichment: a document with its chunks and contexts, or why there is none.
 
-    `chunks` and `contexts` are parallel. `reason` is null unless the document is empty or quarantined.
+    `chunks` and `contexts` are parallel; with `rewrites` the contexts stand for the chunks. `reason` is null unless the
+    document is empty or quarantined.
     `generated` counts the contexts that the model wrote in this run.
     """
 
@@ -94,6 +97,7 @@ class Enriched:
     chunks: tuple[Chunk, ...] = ()
     contexts: tuple[Context, ...] = ()
     strategy: str = "none"
+    rewrites: bool = False
     prompt_fingerprint: str | None = None
     model_fingerprint: str | None = None
     generated: int = 0

@@ -6,13 +6,21 @@ blank line, else between chunks. Lengths are in tokens of the language model.
 
 import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from enrichment.boundaries import BLANK_LINES
-from enrichment.prompts import Scope
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.tokens import TokenOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The contiguous part of a document that is the prefix for a run of chunks."""
+
+    span: Span
+    chunks: tuple[Chunk, ...]
 
 
 def scopes(

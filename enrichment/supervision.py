@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from enrichment.engine import Capacity, Completion, Engine, EngineDiedError, Sampling, never
 from enrichment.errors import DocumentError, OperationError
+from enrichment.generation import Generation
 from enrichment.records import Chunk, Document, Heading
-from enrichment.strategies import Outcome, Situate
+from enrichment.strategies import Outcome
 from enrichment.tokens import Encoding
 from enrichment.turns import Turns
 
@@ -70,7 +71,7 @@ class RestartableEngine:
 class Supervised:
     """A strategy that outlives its engine."""
 
-    def __init__(self, engine: RestartableEngine, strategy: Situate, loading: Callable[[bool], None]) -> None:
+    def __init__(self, engine: RestartableEngine, strategy: Generation, loading: Callable[[bool], None]) -> None:
         self._engine, self._strategy = engine, strategy
         self._loading = loading  # told when a model load begins and ends
         self._turns = Turns()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexing import windows
+from indexing.enriched_chunk import EnrichedChunk, enriched_chunk
 from indexing.manifest import Manifest
 from indexing.passages import Passage
 from indexing.serving import Corpus
@@ -61,7 +62,8 @@ class DocumentAnswer:
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
     """A chunk before and after: `original` is what the document says; `header`, `context` and `text` are what the indexes
-    may see of it, `text` being its rewrite if a strategy made one, else the original.
+    may see of it, `text` being its rewrite if a strategy made one, else the original. `enrichment` is the view of a rewritten
+    chunk that R2R gives, or null.
     """
 
     chunk_index: int
@@ -75,6 +77,7 @@ class ChunkRecord:
     status: str
     reason: str | None
     strategy: str
+    enrichment: EnrichedChunk | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +216,13 @@ def _chunks(snapshot: Snapshot, document_id: str, rows: Sequence[Mapping[str, An
         original = originals[row["byte_start"] - base : row["byte_end"] - base].decode()
         same = ("chunk_index", "start", "end", "header", "context", "status", "reason", "strategy")
         text = original if row["rewrite"] is None else row["rewrite"]
-        path = tuple(row["heading_path"])
         records.append(
-            ChunkRecord(**{name: row[name] for name in same}, heading_path=path, original=original, text=text)
+            ChunkRecord(
+                **{name: row[name] for name in same},
+                heading_path=tuple(row["heading_path"]),
+                original=original,
+                text=text,
+                enrichment=enriched_chunk(row, original),
+            )
         )
     return tuple(records)

@@ -9,6 +9,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from enrichment.errors import OperationError
 from enrichment.records import Status
 from indexing import dead, layout, tables
 from indexing.destination import Destination
+from indexing.enriched_chunk import enriched_chunk
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.storage import Storage
@@ -37,6 +39,15 @@ def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
     return pa.field(name, kind, nullable=nullable)
 
 
+_ENRICHMENT = pa.struct(
+    [
+        _field("text", pa.string()),
+        _field(
+            "metadata",
+            pa.struct([_field("original_text", pa.string()), _field("chunk_enrichment_status", pa.string())]),
+        ),
+    ]
+)
 SCHEMA = tables.with_kind(
     "export",
     [
@@ -58,11 +69,13 @@ SCHEMA = tables.with_kind(
         _field("byte_start", pa.int64()),
         _field("byte_end", pa.int64()),
         _field("status", pa.string()),
+        _field("enrichment", _ENRICHMENT, nullable=True),  # of chunks that a rewriting strategy worked on
         _field("vector", pa.list_(_field("element", pa.float32()))),  # unit length
     ],
 )
 _OF_ROWS = ["chunk_index", "heading_path", "header", "text", "start", "end", "byte_start", "byte_end", "status"]
 _OF_DOCUMENTS = ["title", "date", "metadata"]
+_OF_ENRICHMENT = ["text", "rewrite", "strategy", "status"]
 
 
 class Exported(NamedTuple):
@@ -148,7 +161,7 @@ def _records(storage: Storage, found: Manifest, segment: SegmentEntry, files: Lo
     schema = tables.vectors(found.dimension)
     vectors = _Vectors(tables.batches(files.named(segment, layout.VECTORS), schema, schema.names), schema)
     base = 0
-    wanted = ["document_id", "context", *_OF_ROWS]
+    wanted = ["document_id", "context", "rewrite", "strategy", *_OF_ROWS]
     for batch in tables.batches(files.named(segment, layout.ROWS), tables.ROWS, wanted):
         for place in range(0, batch.num_rows, _RECORDS_AT_ONCE):
             rows = pa.Table.from_batches([batch.slice(place, _RECORDS_AT_ONCE)])
@@ -175,10 +188,16 @@ def _table(documents: pa.Table, rows: pa.Table, vectors: pa.Table) -> pa.Table:
         "document_id": rows["document_id"],
         "part": vectors["part"],
         "generated_context": rows["context"],
+        "enrichment": _enrichment(rows),
         "vector": pa.ListArray.from_arrays(pa.array(offsets), pa.array(matrix), SCHEMA.field("vector").type),
     }
     built |= {name: rows[name] for name in _OF_ROWS} | {name: documents[name] for name in _OF_DOCUMENTS}
     return pa.table([built[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _enrichment(rows: pa.Table) -> pa.Array:
+    views = [enriched_chunk(row, row["text"]) for row in rows.select(_OF_ENRICHMENT).to_pylist()]
+    return pa.array([asdict(view) if view else None for view in views], _ENRICHMENT)
 
 
 class _Vectors:

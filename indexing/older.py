@@ -16,7 +16,7 @@ from indexing.manifest import Manifest
 from indexing.storage import Storage
 
 _OF_CONTEXT = ("reason", "prompt_tokens", "cached_tokens", "output_tokens", "attempts")
-_COLUMNS = ["document_id", "status", "context", "context_key", *_OF_CONTEXT]
+_COLUMNS = ["document_id", "status", "context", "rewrite", "context_key", *_OF_CONTEXT]
 _OF_CHUNK = ["text", "heading_path", "strategy", "prompt_fingerprint", "model_fingerprint"]
 
 Chunks = Mapping[tuple[str, str, tuple[str, ...]], Context]
@@ -41,11 +41,12 @@ def rows(storage: Storage, found: Manifest, ids: pa.Array, with_chunks: bool) ->
 def contexts(found: pa.Table) -> pa.Table:
     """The rows as entries of the ledger's kind; what the model wrote before it was trimmed is not known of them."""
     found = found.filter(pc.is_valid(found["context_key"]))
-    given = {"key": "context_key", "text": "context"}
-    columns = [
-        pa.nulls(found.num_rows, field.type) if field.name == "output" else found[given.get(field.name, field.name)]
-        for field in tables.CONTEXTS
-    ]
+    given = {
+        "key": found["context_key"],
+        "text": pc.coalesce(found["context"], found["rewrite"]),
+        "output": pa.nulls(found.num_rows, pa.string()),
+    }
+    columns = [given[name] if name in given else found[name] for name in tables.CONTEXTS.names]
     return pa.table(columns, schema=tables.CONTEXTS)
 
 
@@ -61,7 +62,10 @@ def chunks(found: pa.Table, strategy: str, prompt_fingerprint: str | None, model
     made: dict[tuple[str, str, tuple[str, ...]], Context] = {}
     for row in found.filter(pc.fill_null(same, False)).to_pylist():
         context = Context(
-            row["context"], Status.OK, key=row["context_key"], **{name: row[name] for name in _OF_CONTEXT}
+            row["context"] or row["rewrite"],
+            Status.OK,
+            key=row["context_key"],
+            **{name: row[name] for name in _OF_CONTEXT},
         )
         made.setdefault((row["document_id"], row["text"], tuple(row["heading_path"])), context)
     return made

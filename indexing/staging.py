@@ -18,7 +18,7 @@ from indexing.tables import DOCUMENTS, ROWS
 
 TOKEN_COUNTS = ("prompt", "cached", "ideal", "block_rounding", "retries", "output")
 _OF_DOCUMENT = ("strategy", "prompt_fingerprint", "model_fingerprint")  # of a row: the same in all rows of a document
-_DERIVED = ("document_id", "text", "header", "rewrite")  # of a row: follows from the rest; no strategy rewrites yet
+_DERIVED = ("document_id", "text", "header")  # of a row: follows from the rest
 _COUNTED = ("chunks_ok", "chunks_fallback", "chunks_failed", "chunks_skipped", "ungrounded", "reasons")
 BUILT = ("offset", "length", "first_row", "num_rows", *_COUNTED)  # of a document: known when its segment is built
 
@@ -87,7 +87,8 @@ def _rows(enriched: Enriched) -> list[Mapping[str, object]]:
             "byte_start": chunk.byte_start,
             "byte_end": chunk.byte_end,
             "heading_path": list(chunk.heading_path),
-            "context": context.text,
+            "context": None if enriched.rewrites else context.text,
+            "rewrite": context.text if enriched.rewrites else None,
             "status": str(context.status),
             "reason": context.reason,
             "scope_start": context.scope.start,
@@ -121,7 +122,6 @@ def rows_of(table: pa.Table) -> pa.Table:
         "document_id": table["id"].take(parents),
         "text": pa.array([texts[owners[row]][starts[row] : ends[row]] for row in range(len(owners))], pa.string()),
         "header": pa.array(headers, pa.string()),
-        "rewrite": pa.nulls(len(owners), pa.string()),
     }
     return pa.table([columns[field.name].cast(field.type) for field in ROWS], schema=ROWS)
 

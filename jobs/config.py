@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from enrichment import recipes
 from enrichment.documents import FormatName
 from enrichment.embed import EmbeddingOptions
 from enrichment.engine import ModelOptions
@@ -87,8 +88,11 @@ class Config:
             raise ConfigError("corpus is empty; name a directory or s3://bucket/prefix")
         if self.model is not None and self.context.max_output_tokens * 2 > self.model.max_model_len:
             raise ConfigError("context.max_output_tokens is over half of model.max_model_len; lower it")
-        if self.context.strategy == "situate" and self.model is None:
-            raise ConfigError("context.strategy is situate, which needs a model; add the section model with a name")
+        recipes.check(self.context)
+        if self.context.asks_model and self.model is None:
+            raise ConfigError(
+                f"context.strategy is {self.context.strategy}, which needs a model; add the section model with a name"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
@@ -108,9 +112,9 @@ class Config:
             (settings["model"] or {}).pop(key, None)
         if self.model is not None:
             settings["model"]["engine"] = self.model.outputs_depend_on
-        if self.context.strategy != "situate":
+        if not self.context.asks_model:
             settings.pop("model")
-            settings["context"] = {"strategy": self.context.strategy}
+        settings["context"] = self.context.content()
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -168,6 +172,8 @@ def parse(settings: dict[str, Any]) -> Config:
 
     for section in _SECTIONS:
         section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+    if isinstance(names := _at(settings, "context", "strategy"), list) and all(isinstance(n, str) for n in names):
+        settings = {**settings, "context": {**settings["context"], "strategy": "+".join(sorted(names))}}
     try:
         text = json.dumps(settings, default=str)
     except (ValueError, TypeError, RecursionError) as error:
@@ -176,6 +182,12 @@ def parse(settings: dict[str, Any]) -> Config:
         return TypeAdapter(Config).validate_json(text)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0])) from error
+
+
+def _at(settings: Any, *path: str) -> Any:
+    for name in path:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings
 
 
 _SECTIONS: tuple[type, ...] = (

@@ -180,6 +180,8 @@ def shown(record: Record) -> RenderableType:
         grid.add_row("original", Text(visible(chunk["text"].strip("\n"))))
         grid.add_row("header", Text(visible(chunk["header"] or "none"), style="cyan"))
         grid.add_row("context", Text(visible(chunk["context"] or "none"), style="italic magenta"))
+        if chunk["rewrite"]:
+            grid.add_row("rewrite", Text(visible(chunk["rewrite"]), style="italic magenta"))
         reason = f" ({visible(chunk['reason'])})" if chunk["reason"] else ""
         grid.add_row("status", Text(f"{chunk['status']}{reason}, strategy {chunk['strategy']}"))
         grid.add_row(

@@ -1,7 +1,7 @@
 """What a refresh would do with each document, counted by the refresh's own steps: prompts are built, nothing is asked.
 
-References -> one row of counts per document, in their order (schema COUNTED). Neither the model nor the embedder is at
-work, and nothing is written.
+References -> one row of counts per document, in their order (schema COUNTED). The model is not at work, the embedder only
+for `semantic`, and nothing is written.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.records import Context, Document, Status
 from enrichment.strategies import Outcome
 from indexing import ledger, staging
+from jobs.embedding import EmbedOnce, unpaid
 from jobs.models import resolve_model
 from jobs.steps import EnrichDocuments, Report, Run
-from jobs.vectors import texts_of, unpaid
+from jobs.vectors import texts_of
 
 NUMBERS = (
     *("chunks", "skipped", "failed", "generated"),
@@ -40,6 +41,10 @@ class CountDocuments(EnrichDocuments):
         super().__init__(replace(run, config=replace(run.config, context=context)), report, _no_model)
         self._embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
         self._paid_vectors = ledger.read_vectors(self._storage, self._embedder.dimension, run.reuse.ids)
+
+    def _chunk_vectors(self, record: bool = True) -> EmbedOnce:
+        """Which chunks are alike has to be known to build a prompt: so they are embedded, and it is not recorded."""
+        return super()._chunk_vectors(record=False)
 
     def _done(self, document: Document, context: Context) -> None:
         """Nothing was written, so nothing is paid for."""

@@ -83,7 +83,7 @@ def _port() -> Iterator[Check]:
 
 def _models(config: Config) -> Iterator[Check]:
     wanted: list[tuple[str, EmbeddingOptions | ModelOptions]] = [("embedding model", config.embedding)]
-    if config.context.strategy == "situate" and config.model is not None:
+    if config.context.asks_model and config.model is not None:
         wanted.append(("language model", config.model))
     for name, options in wanted:
         yield _try(name, functools.partial(_locate, options))

@@ -121,7 +121,7 @@ def enrich_and_stage(run: Run, refs: pa.Table, report: Callable[[Mapping[str, in
     import ray
 
     config = run.config
-    model = config.model if config.context.strategy == "situate" else None
+    model = config.model if config.context.asks_model else None
     replicas = model.replicas if model else 1
     cpus = int(ray.cluster_resources().get("CPU", 1))
     relay = Relay()

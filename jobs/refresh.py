@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from enrichment import prompts
+from enrichment import recipes
 from enrichment.embed import embedder_fingerprint, open_embedder
 from enrichment.errors import ConfigError
 from indexing import dense_kind, layout, live, manifest, staging
@@ -267,8 +267,8 @@ def check_models(config: Config, previous: Manifest | None = None) -> tuple[int,
         dimension = open_embedder(config.embedding, directory).dimension
     fingerprints = {"content": config.content_fingerprint(), "embedding": embedding}
     fingerprints["format"] = str(manifest.FORMAT_VERSION)  # what an older program stored is made anew, not carried
-    if config.context.strategy == "situate" and config.model is not None:
-        fingerprints["prompt"] = prompts.fingerprint(config.context.prompt)
+    if config.context.asks_model and config.model is not None:
+        fingerprints["prompt"] = recipes.fingerprint(config.context)
         fingerprints["model"] = checked_model(config.model)
     return dimension, fingerprints
 

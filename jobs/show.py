@@ -1,9 +1,11 @@
 """A document's chunks before and after: the original by byte range, header, context, and how they came to be."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from indexing import serving, windows
+from indexing.enriched_chunk import enriched_chunk
 
 
 def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[str, Any]:
@@ -17,6 +19,8 @@ def read(corpus: str, document_id: str, chunk: int | None, window: int) -> dict[
     picked = rows if chunk is None else [rows[chunk]]
     for row in picked:
         row["text"] = snapshot.original(document_id, (row["byte_start"], row["byte_end"]))
+        view = enriched_chunk(row, row["text"])
+        row["enrichment"] = asdict(view) if view else None
         row["context_key"] = row["context_key"].hex() if row["context_key"] else None
     result: dict[str, Any] = {"snapshot": snapshot.manifest.sequence, "document": document, "chunks": picked}
     if chunk is not None and window:

@@ -20,15 +20,16 @@ import pyarrow as pa
 from enrichment import models
 from enrichment.admission import Admission
 from enrichment.documents import Loaded
-from enrichment.embed import open_tokenizer
+from enrichment.embed import open_embedder, open_tokenizer
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
-from enrichment.prompts import Prompts, fingerprint
+from enrichment.generation import Generation
+from enrichment.recipes import Materials, recipe
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
-from enrichment.strategies import Free, Outcome, Situate, Strategy
+from enrichment.strategies import SEMANTIC, Free, Outcome, Strategy
 from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import Encoding, Tokenizer
 from enrichment.vllm_engine import VllmEngine
@@ -36,6 +37,7 @@ from indexing import ledger, manifest, older, staging
 from indexing.snapshot import Snapshot
 from indexing.storage import open_storage
 from jobs.config import Config
+from jobs.embedding import EmbedOnce
 from jobs.models import open_tokenizer as open_model_tokenizer
 from jobs.models import resolve_model
 from jobs.sources import SourceReader, source_name
@@ -105,21 +107,23 @@ class EnrichDocuments:
         self._admission: Admission | None = None
         self._documents = 0
         report({"loading": 1})
-        self._strategy: Strategy = self._situate() if config.context.strategy == "situate" else Free()
+        self._strategy: Strategy = self._generation() if config.context.asks_model else Free()
         self._ready_at = self._last_at = time.time()
         report({"loading": -1, "workers": 1})
 
-    def _situate(self) -> Strategy:
+    def _generation(self) -> Strategy:
         config = self._run.config
         options = config.model
         assert options is not None
-        self._prompt_fingerprint = fingerprint(config.context.prompt)
         self._model_tokenizer, chat = open_model_tokenizer(options)
+        similarity = self._chunk_vectors().cosines if SEMANTIC in config.context.names else None
+        asked = recipe(Materials(self._model_tokenizer, chat, config.context, similarity))
+        self._prompt_fingerprint = asked.fingerprint
         self._engine = RestartableEngine(partial(self._start, options))
         self._contexts, of_chunk = self._paid()
-        strategy = Situate(
+        strategy = Generation(
             self._engine,
-            Prompts(self._model_tokenizer, chat, config.context.prompt),
+            asked,
             config.context,
             options.max_model_len,
             options.block_tokens,
@@ -130,6 +134,12 @@ class EnrichDocuments:
         )
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
+
+    def _chunk_vectors(self, record: bool = True) -> EmbedOnce:
+        """Of the chunks' own texts."""
+        embedding = self._run.config.embedding
+        embedder = open_embedder(embedding, resolve_model(embedding))
+        return EmbedOnce(self._storage, self._run.id, embedder, self._run.reuse.ids, record)
 
     def _paid(self) -> tuple[ledger.PaidContexts, Callable[[Document, Chunk], Context | None]]:
         """Contexts by exact key; and those of the older version's chunks, none unless `context.reuse` is `chunk`."""
@@ -202,6 +212,7 @@ class EnrichDocuments:
             contexts=outcome.contexts,
             tries=ref["tries"],
             strategy=config.context.strategy,
+            rewrites=config.context.rewrites,
             prompt_fingerprint=self._prompt_fingerprint,
             model_fingerprint=self._run.model_fingerprint,
             generated=sum(outcome.generated),

@@ -8,8 +8,8 @@ import pytest
 from enrichment.engine import Completion, PromptRefusedError, Sampling
 from enrichment.fake_engine import FakeEngine
 from enrichment.guards import Judge
-from enrichment.prompts import ANSWER_PREFIX, OWN_WORDS
 from enrichment.records import Document, DocumentId
+from enrichment.situating import WORDING
 
 SAMPLING = Sampling(max_tokens=96)
 
@@ -30,9 +30,9 @@ def test_an_answer_depends_on_the_prompt_alone() -> None:
 
 
 def test_every_answer_passes_the_guards() -> None:
-    judge = Judge(Document(DocumentId("d"), "A document."), OWN_WORDS, ANSWER_PREFIX)
+    judge = Judge(Document(DocumentId("d"), "A document."), WORDING.own_words, WORDING.answer)
     for answer in ask(FakeEngine(), *(range(n, 2 * n) for n in range(1, 300))):
-        assert judge(answer.text)[:2] == (ANSWER_PREFIX + answer.text, None)
+        assert judge(answer.text)[:2] == (WORDING.answer + answer.text, None)
         assert answer.finish_reason == "stop" and answer.output_tokens > 0
 
 

@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enrichment.guards import MAX_SENTENCES, Judge, Judgement
-from enrichment.prompts import OWN_WORDS
 from enrichment.records import Document, DocumentId
 from enrichment.sentences import enough
+from enrichment.situating import WORDING
 
 LEAD = "This passage"
 DOCUMENT = (
@@ -18,7 +18,7 @@ GOOD = " sets the refund window of the Tarn chiller."
 
 
 def judge(output: str, text: str = DOCUMENT) -> Judgement:
-    return Judge(Document(DocumentId("d"), text), OWN_WORDS, LEAD)(output)
+    return Judge(Document(DocumentId("d"), text), WORDING.own_words, LEAD)(output)
 
 
 def reason(output: str, document: str = DOCUMENT) -> str | None:
@@ -288,7 +288,7 @@ SHOWN = (
 )
 def test_names_and_numbers_that_the_model_was_not_shown_are_named(output: str, expected: tuple[str, ...]) -> None:
     document = Document(DocumentId("d"), SHOWN, title="Brennick manual", date="Cold 2024", metadata={"by": "Zephyr 18"})
-    assert Judge(document, OWN_WORDS, LEAD)(output) == (LEAD + output, None, expected)
+    assert Judge(document, WORDING.own_words, LEAD)(output) == (LEAD + output, None, expected)
 
 
 def test_at_most_eight_ungrounded_strings_are_given_and_none_of_a_refused_output() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +12,10 @@ import pytest
 
 from enrichment import models
 from enrichment.headings import headings
-from enrichment.prompts import ANSWER_PREFIX, PLAIN_CHAT, ChatTemplate, PromptKind, Prompts, chat_template, fingerprint
+from enrichment.prompts import PLAIN_CHAT, ChatTemplate, PromptKind, Prompts, chat_template
 from enrichment.records import Chunk, Document, DocumentId, Heading, Span
 from enrichment.scopes import Scope
+from enrichment.situating import WORDING
 from enrichment.split import SplitOptions, split
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 
@@ -85,7 +86,7 @@ def build(
     """The prompts of the chunks in one scope; those that the splitter makes if none are given."""
     chunks = chunks or chunks_of(document, found)
     scope = Scope(Span(0, len(document.text)), chunks)
-    prompts = Prompts(*model, kind).build(document, found, model[0].encode(document.text), scope)
+    prompts = Prompts(*model, kind, WORDING).build(document, found, model[0].encode(document.text), scope)
     assert len(prompts) == len(chunks)
     return [prompt.tolist() for prompt in prompts]
 
@@ -129,7 +130,7 @@ def test_a_causal_prompt_is_exactly_these_words(real: tuple[FileTokenizer, ChatT
         "\nTitle: Handbook\nDate: 2024-05-01\n\nOne two."
         f'\n\n---\nSituate the passage that you have just read last, under the heading "A > B".\n{question}'
     )
-    assert text.endswith(real[1].after + ANSWER_PREFIX)
+    assert text.endswith(real[1].after + WORDING.answer)
     for asked in (
         "which document",
         "where in it",
@@ -161,7 +162,7 @@ def test_a_heading_is_named_where_there_is_one(real: tuple[FileTokenizer, ChatTe
 def test_a_causal_prompt_begins_with_all_that_the_one_before_read(model: tuple[Tokenizer, ChatTemplate]) -> None:
     document, found = make(PROSE, "Handbook")
     prompts = build(model, "causal", document, found)
-    maker = Prompts(*model, "causal")
+    maker = Prompts(*model, "causal", WORDING)
     offsets = model[0].encode(PROSE).offsets
     chunks = chunks_of(document, found)
     assert len(chunks) >= 5
@@ -196,7 +197,7 @@ def test_a_scope_that_starts_inside_a_paragraph_keeps_its_first_word(real: tuple
     start = document.text.index("Beta")
     chunks = (Chunk(1, start, start + 17, start, start + 17), Chunk(2, start + 17, 47, start + 17, 47))
     scope = Scope(Span(start, 47), chunks)
-    prompts = Prompts(*real, "causal").build(document, found, real[0].encode(document.text), scope)
+    prompts = Prompts(*real, "causal", WORDING).build(document, found, real[0].encode(document.text), scope)
     assert [decode(ids.tolist()).partition("---")[0].rpartition("\n\n ")[2].strip() for ids in prompts] == [
         "Beta follows it.",
         "Beta follows it. Gamma ends.",
@@ -234,7 +235,7 @@ def test_a_quote_prompt_has_outline_whole_scope_and_the_chunk(real: tuple[FileTo
 def test_the_outline_of_a_document_with_very_many_headings_is_bounded(real: tuple[FileTokenizer, ChatTemplate]) -> None:
     document, found = make("".join(f"# Heading {n}\n" for n in range(500)))
     assert len(found) == 500
-    assert len(Prompts(*real, "quote").prefix(document, found)) < 1_000
+    assert len(Prompts(*real, "quote", WORDING).prefix(document, found)) < 1_000
 
 
 def test_a_scope_in_the_middle_reads_its_own_part_alone(real: tuple[FileTokenizer, ChatTemplate]) -> None:
@@ -242,7 +243,7 @@ def test_a_scope_in_the_middle_reads_its_own_part_alone(real: tuple[FileTokenize
     chunks = chunks_of(document, found)[2:4]
     scope = Scope(Span(chunks[0].start, chunks[-1].end), chunks)
     for kind in get_args(PromptKind):
-        for prompt in Prompts(*real, kind).build(document, found, real[0].encode(PROSE), scope):
+        for prompt in Prompts(*real, kind, WORDING).build(document, found, real[0].encode(PROSE), scope):
             text = decode(prompt.tolist())
             assert PROSE[chunks[0].start : chunks[0].end].strip() in text
             assert PROSE[: chunks[0].start].strip() not in text and "Brennick" not in text
@@ -250,12 +251,12 @@ def test_a_scope_in_the_middle_reads_its_own_part_alone(real: tuple[FileTokenize
 
 
 def test_fingerprints_differ_between_kinds_and_change_with_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {fingerprint(kind) for kind in get_args(PromptKind)}
+    found = {WORDING.fingerprint(kind) for kind in get_args(PromptKind)}
     assert len(found) == 2
-    for name in ("_INSTRUCTIONS", "_QUESTION", "_CAUSAL", "_QUOTED", "ANSWER_PREFIX", "VERSION"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"enrichment.prompts.{name}", "other")
-            found.add(fingerprint("causal"))
+    for name in (field.name for field in fields(WORDING)):
+        found.add(replace(WORDING, **{name: "other"}).fingerprint("causal"))
+    monkeypatch.setattr("enrichment.prompts.VERSION", "other")
+    found.add(WORDING.fingerprint("causal"))
     assert len(found) == 8
 
 
@@ -271,7 +272,7 @@ def test_prompts_are_64_bit_and_the_same_each_time(model: tuple[Tokenizer, ChatT
     document, found = make(PROSE)
     assert build(model, "causal", document, found) == build(model, "causal", replace(document), found)
     scope = Scope(Span(0, len(PROSE)), chunks_of(document, found))
-    for prompt in Prompts(*model, "causal").build(document, found, model[0].encode(PROSE), scope):
+    for prompt in Prompts(*model, "causal", WORDING).build(document, found, model[0].encode(PROSE), scope):
         assert prompt.dtype == np.int64
 
 

@@ -13,12 +13,14 @@ from enrichment import models
 from enrichment.engine import Capacity, Completion, Engine, PromptRefusedError, Sampling, gather_in_order, never
 from enrichment.errors import ConfigError, OperationError
 from enrichment.fake_engine import FakeEngine
+from enrichment.generation import Generation
 from enrichment.headings import headings
 from enrichment.prompts import PLAIN_CHAT, PromptKind, Prompts, chat_template
 from enrichment.records import Chunk, Context, Document, DocumentId, Span, Status
 from enrichment.scopes import scopes
+from enrichment.situating import WORDING
 from enrichment.split import SplitOptions, split
-from enrichment.strategies import ContextOptions, Free, Outcome, Situate, Tokens, Ungrounded
+from enrichment.strategies import ContextOptions, Free, Outcome, Tokens, Ungrounded
 from enrichment.tokens import FakeTokenizer, FileTokenizer, Tokenizer
 
 Enough = Callable[[str], bool]
@@ -42,7 +44,7 @@ def chunks_of(given: Document) -> list[Chunk]:
 
 
 class Maker:
-    """Builds a `Situate` around an engine and runs documents through it, one after the other."""
+    """Builds a `Generation` around an engine and runs documents through it, one after the other."""
 
     def __init__(
         self,
@@ -59,9 +61,9 @@ class Maker:
         self.tokenizer = tokenizer or FakeTokenizer()
         chat = PLAIN_CHAT if tokenizer is None else chat_template(str(models.resolve("smollm2-135m-instruct")))
         self.engine = engine or FakeEngine(max_model_len, block_tokens)
-        self.situate = Situate(
+        self.generation = Generation(
             self.engine,
-            Prompts(self.tokenizer, chat, kind),
+            Prompts(self.tokenizer, chat, kind, WORDING),
             options or ContextOptions(),
             max_model_len,
             block_tokens,
@@ -74,7 +76,7 @@ class Maker:
 
     async def arun(self, given: Document) -> Outcome:
         encoding = self.tokenizer.encode(given.text)
-        return await self.situate.contexts(given, headings(given.text), chunks_of(given), encoding)
+        return await self.generation.contexts(given, headings(given.text), chunks_of(given), encoding)
 
 
 @dataclass
@@ -299,7 +301,7 @@ def test_only_the_chunk_that_is_too_long_for_the_model_fails() -> None:
     chunks = [Chunk(n, starts[n], starts[n + 1], starts[n], starts[n + 1]) for n in range(3)]
     maker = Maker(max_model_len=600)
     encoding = maker.tokenizer.encode(given.text)
-    outcome = asyncio.run(maker.situate.contexts(given, headings(given.text), chunks, encoding))
+    outcome = asyncio.run(maker.generation.contexts(given, headings(given.text), chunks, encoding))
     assert [context.status for context in outcome.contexts] == [Status.OK, Status.FAILED, Status.OK]
     assert str(outcome.contexts[1].reason).startswith("prompt_refused: ")
 
@@ -403,7 +405,7 @@ def test_the_ideal_of_a_causal_document_reads_each_token_once() -> None:
     given = document(20)
     maker = Maker()
     tokens = maker.run(given).tokens
-    prompts = Prompts(FakeTokenizer(), PLAIN_CHAT, "causal")
+    prompts = Prompts(FakeTokenizer(), PLAIN_CHAT, "causal", WORDING)
     found = headings(given.text)
     read = len(prompts.prefix(given, found)) + len(FakeTokenizer().encode(given.text).ids)
     differing = sum(len(prompts.suffix(given, chunk)) for chunk in chunks_of(given))
@@ -496,7 +498,7 @@ def test_of_a_document_of_a_million_tokens_only_the_prompts_in_work_exist() -> N
     encoding = maker.tokenizer.encode(text)
     assert len(encoding.ids) > 1_000_000
     chunks = split(given, headings(text), SplitOptions(size=200), encoding.offsets)
-    outcome = asyncio.run(maker.situate.contexts(given, headings(text), chunks, encoding))
+    outcome = asyncio.run(maker.generation.contexts(given, headings(text), chunks, encoding))
     assert len(outcome.contexts) == len(chunks) > 4000 and {c.status for c in outcome.contexts} == {Status.OK}
     assert engine.most <= 12 * 2048
     assert outcome.tokens.computed == outcome.tokens.ideal + outcome.tokens.block_rounding
@@ -506,7 +508,8 @@ def test_of_a_document_of_a_million_tokens_only_the_prompts_in_work_exist() -> N
 def test_a_prompt_is_built_when_its_turn_comes() -> None:
     engine = Inside()
     engine.capacity = Capacity(None, 3)
-    longest = max(len(ids) for ids in Maker(engine).situate._prompts.build(*_parts_of(document(60))))
+    prompts = Prompts(FakeTokenizer(), PLAIN_CHAT, "causal", WORDING)
+    longest = max(len(ids) for ids in prompts.build(*_parts_of(document(60))))
     Maker(engine).run(document(60))
     assert longest < engine.most <= 3 * longest
 
@@ -529,7 +532,7 @@ def test_the_longest_public_document_gets_every_context_in_a_window_of_4096(kind
     maker = Maker(FakeEngine(4096), kind=kind, max_model_len=4096, tokenizer=tokenizer)
     encoding = tokenizer.encode(given.text)
     chunks = split(given, headings(given.text), SplitOptions(), encoding.offsets, encoding.offsets)
-    outcome = asyncio.run(maker.situate.contexts(given, headings(given.text), chunks, encoding))
+    outcome = asyncio.run(maker.generation.contexts(given, headings(given.text), chunks, encoding))
     assert len(encoding.ids) > 3 * 4096 and len({context.scope for context in outcome.contexts}) > 3
     assert {context.status for context in outcome.contexts} == {Status.OK}
     for chunk, context in zip(chunks, outcome.contexts, strict=True):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from enrichment.engine import Completion, EngineDiedError, Sampling, never
 from enrichment.errors import DocumentError, OperationError
 from enrichment.fake_engine import FakeEngine
+from enrichment.generation import Generation
 from enrichment.headings import headings
 from enrichment.prompts import PLAIN_CHAT, Prompts
 from enrichment.records import Chunk, Document, DocumentId, Status
+from enrichment.situating import WORDING
 from enrichment.split import SplitOptions, split
-from enrichment.strategies import ContextOptions, Outcome, Situate
+from enrichment.strategies import ContextOptions, Outcome
 from enrichment.supervision import RestartableEngine, Supervised
 from enrichment.tokens import FakeTokenizer
 
@@ -56,9 +58,9 @@ class Ward:
             return self.engines[-1]
 
         engine = RestartableEngine(started)
-        strategy = Situate(
+        strategy = Generation(
             engine,
-            Prompts(TOKENIZER, PLAIN_CHAT, "causal"),
+            Prompts(TOKENIZER, PLAIN_CHAT, "causal", WORDING),
             ContextOptions(),
             8192,
             32,

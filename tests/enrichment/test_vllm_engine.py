@@ -13,11 +13,12 @@ import pytest
 from enrichment import models
 from enrichment.engine import Completion, EngineDiedError, ModelOptions, PromptRefusedError, Sampling
 from enrichment.errors import ConfigError
+from enrichment.generation import Generation
 from enrichment.headings import headings
 from enrichment.prompts import Prompts, chat_template
 from enrichment.records import Document, DocumentId
 from enrichment.split import SplitOptions, split
-from enrichment.strategies import ContextOptions, Situate, Tokens
+from enrichment.strategies import ContextOptions, Tokens
 from enrichment.tokens import FileTokenizer
 from enrichment.vllm_engine import VllmEngine, engine_arguments
 
@@ -92,7 +93,7 @@ async def _all_of_it(engine: VllmEngine, tokenizer: FileTokenizer) -> None:
         await ask(engine, [], Sampling(16))
 
     # Five documents of half the cache each: without admission they would throw each other out.
-    situate = Situate(
+    situate = Generation(
         engine,
         Prompts(tokenizer, chat_template(str(models.resolve(OPTIONS.name))), "causal"),
         ContextOptions(max_output_tokens=16),

@@ -177,11 +177,13 @@ def test_a_target_that_appears_meanwhile_is_left_as_it_is(corpus: Any, tmp_path:
         with pytest.raises(ConfigError, match="exists"), destination.opened(str(tmp_path / name)) as where:
 
             def appear(done: int, name: str = name) -> None:
-                (tmp_path / name).mkdir(exist_ok=True)
-                (tmp_path / name / "theirs").touch()
+                theirs = tmp_path / name if name == "file" else tmp_path / name / "theirs"
+                theirs.parent.mkdir(exist_ok=True)
+                theirs.write_text("theirs")
 
             export.write(corpus.storage, corpus.manifest, where, "jsonl", appear, part_bytes)
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["theirs"]
+    assert (tmp_path / "file").read_text() == "theirs"
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["theirs"]
 
 
 @pytest.mark.parametrize("name", ["total", "skipped", "documents"])

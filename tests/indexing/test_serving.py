@@ -342,15 +342,21 @@ def test_a_file_in_use_is_never_taken_away(
     store = to_s3(two_nights, s3_bucket())
     segment = manifest.load(store, 2).segments[0]
     mine, theirs = LocalFiles(store), LocalFiles(store)
-    held, paths = theirs._storage.fetch, []
+    held, replace = theirs._storage.fetch, os.replace
+    paths: list[Path] = []
+    opened: list[int] = []
 
     def fetch(name: str, path: Path) -> Path:
         paths.append(mine.named(segment, layout.DENSE))
-        opened = paths[0].stat().st_ino
-        found = held(name, path)
-        assert paths[0].stat().st_ino == opened
-        return found
+        opened.append(paths[0].stat().st_ino)
+        return held(name, path)
 
+    def replaced(fetched: Path, cached: Path) -> None:
+        if opened:
+            assert cached.stat().st_ino == opened[0]
+        replace(fetched, cached)
+
+    monkeypatch.setattr(os, "replace", replaced)
     theirs._storage = type("Slow", (), {"fetch": staticmethod(fetch), "uri": store.uri})()
     assert theirs.named(segment, layout.DENSE) == paths[0] and paths[0].is_file()
 

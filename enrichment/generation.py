@@ -1,0 +1,228 @@
+"""A recipe carried out on one engine: one answer per chunk, in chunk order, none of them paid for twice.
+
+All of a document's requests go back to back, so that the shared prefix is computed once. What was paid for before is taken
+from `paid` by its key: the exact prompt tokens, sampling and model. A prompt that two documents have alike is asked once, and
+each document judges the answer by its own words.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from enrichment.admission import Admission, Held
+from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
+from enrichment.guards import Judgement
+from enrichment.recipe import Given, Questions, Recipe, Verdict
+from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Status
+from enrichment.scopes import Scope
+from enrichment.strategies import UNGROUNDED, ContextOptions, Outcome, Tokens, Ungrounded, skipped
+from enrichment.tokens import Encoding
+
+RETRY_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
+_PROMPTS_REMEMBERED = 10_000  # documents of one size, and so all copies of one, are worked on soon after each other
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One chunk's context, whether the model wrote it just now, and what that took."""
+
+    context: Context
+    generated: bool
+    tokens: Tokens
+
+
+class Generation:
+    """A strategy that has a language model write something about every chunk."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        recipe: Recipe,
+        options: ContextOptions,
+        max_model_len: int,
+        block_tokens: int,
+        model_fingerprint: str,
+        paid: Mapping[bytes, Context],
+        older: Callable[[Document, Chunk], Context | None] = lambda document, chunk: None,
+        done: Callable[[Document, Context], None] = lambda document, context: None,
+    ) -> None:
+        self._engine = engine
+        self.admission = Admission(engine.capacity)
+        self._recipe = recipe
+        self._options = options
+        self._sampling = Sampling(max_tokens=options.max_output_tokens)
+        self._max_prompt_tokens = max_model_len - options.max_output_tokens
+        self._block_tokens = block_tokens
+        self._model_fingerprint = model_fingerprint
+        self._paid = paid
+        self._older = older  # what the document's older version has for a chunk, whatever its prompt
+        self._done = done  # called with every context that the model wrote, as it is written
+        # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
+        # to be grounded differs between two documents that begin alike.
+        self._kept: dict[tuple[DocumentId, bytes], Answer] = {}
+        self._asked: OrderedDict[bytes, asyncio.Future[Context | None]] = OrderedDict()
+        self.forget()
+
+    def forget(self) -> None:
+        """Expect nothing in the engine's cache: it is a new one."""
+        self._last = np.zeros(0, dtype=np.int64)  # the prompt before, also of the document before
+
+    async def contexts(
+        self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
+    ) -> Outcome:
+        if len(chunks) < self._recipe.least_chunks:
+            return skipped(document, chunks, "single_chunk")
+        assert encoding is not None
+        once: list[Answer] = []
+
+        async def ask_once(prompt: np.ndarray, judge: Verdict) -> str | None:
+            async with self.admission.scope(len(prompt), self._options.max_output_tokens, 1), self.admission.request():
+                once.append(await self._answer(document, prompt, judge))
+            return once[-1].context.text
+
+        given = Given(document, headings, chunks, encoding, self._max_prompt_tokens)
+        work = await self._recipe.questions(given, ask_once)
+        # Scopes come in in their order, and the prompts of one are built as their turns come.
+        answered = await gather_in_order([self._scope(work, scope) for scope in work.scopes(self._max_prompt_tokens)])
+        answers = [answer for scope in answered for answer in scope]
+        tokens = Tokens()
+        for answer in [*once, *answers]:
+            self._kept.pop((document.id, answer.context.key or b""), None)
+            tokens = tokens.plus(answer.tokens)
+        return Outcome(tuple(a.context for a in answers), tuple(a.generated for a in answers), tokens)
+
+    async def _scope(self, work: Questions, scope: Scope) -> list[Answer]:
+        own = work.longest_suffix + self._options.max_output_tokens
+        async with self.admission.scope(work.shared_tokens(scope), own, len(scope.chunks)) as held:
+            return await gather_in_order([self._one(work, scope, chunk, held) for chunk in scope.chunks])
+
+    async def _one(self, work: Questions, scope: Scope, chunk: Chunk, held: Held) -> Answer:
+        async with self.admission.request():
+            answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), chunk)
+        held.finished_one()
+        return replace(answer, context=replace(answer.context, scope=work.read(scope, chunk)))
+
+    async def _answer(
+        self, document: Document, prompt: np.ndarray, judge: Verdict, chunk: Chunk | None = None
+    ) -> Answer:
+        """What is known already, else what the model writes. What a prompt is about, if not a chunk, is the document."""
+        key = self._key(prompt)
+        if (kept := self._kept.get((document.id, key))) is not None:
+            return kept
+        if key in self._paid:
+            return Answer(self._judged_again(self._paid[key], judge), False, Tokens())
+        if chunk is not None and (before := self._older(document, chunk)) is not None:
+            return Answer(before, False, Tokens())
+        while (asked := self._asked.get(key)) is not None:
+            if (context := await asyncio.shield(asked)) is not None:
+                return Answer(self._judged_again(context, judge), False, Tokens())
+        answer = await self._asking(key, self._ask(prompt, key, judge))
+        if answer.generated:
+            self._kept[document.id, key] = answer
+            self._done(document, answer.context)
+        return answer
+
+    async def _asking(self, key: bytes, ask: Coroutine[Any, Any, Answer]) -> Answer:
+        """Let others who have the same prompt wait for this answer; of one that failed they hear, and ask themselves."""
+        asked = self._asked[key] = asyncio.get_running_loop().create_future()
+        written: Context | None = None
+        try:
+            answer = await ask
+            written = answer.context if answer.generated else None
+        finally:
+            if written is None:
+                self._asked.pop(key, None)
+            asked.set_result(written)
+        if len(self._asked) > _PROMPTS_REMEMBERED:
+            self._asked.popitem(last=False)
+        return answer
+
+    async def _ask(self, prompt: np.ndarray, key: bytes, judge: Verdict) -> Answer:
+        ids = prompt.tolist()
+        attempts: list[Completion] = []
+        before, self._last = self._last, prompt
+        judgement, output = Judgement(None, None), ""
+        for sampling in (self._sampling, replace(self._sampling, repetition_penalty=RETRY_PENALTY, urgent=True)):
+            try:
+                attempts.append(await self._engine.generate(ids, sampling, judge.enough))
+            except PromptRefusedError as error:
+                if self._last is prompt:  # what was refused is in no cache
+                    self._last = before
+                failed = Context(None, Status.FAILED, f"prompt_refused: {error}", key=key)
+                return Answer(failed, False, self._account(before, prompt, attempts))
+            found = _under(self._options.ungrounded, judge(attempts[-1].text))
+            if _goodness(found) >= _goodness(judgement):
+                judgement, output = found, attempts[-1].text
+            if found.text is not None and not (found.ungrounded and self._options.ungrounded == "retry"):
+                break
+        context = Context(
+            *_verdict(judgement),
+            key=key,
+            output=output,
+            prompt_tokens=sum(attempt.prompt_tokens for attempt in attempts),
+            cached_tokens=sum(attempt.cached_tokens for attempt in attempts),
+            output_tokens=sum(attempt.output_tokens for attempt in attempts),
+            attempts=len(attempts),
+        )
+        return Answer(context, True, self._account(before, prompt, attempts))
+
+    def _judged_again(self, paid: Context, judge: Verdict) -> Context:
+        """What was paid for before, by the guards of today."""
+        if paid.output is None:
+            return paid
+        text, status, reason = _verdict(_under(self._options.ungrounded, judge(paid.output)))
+        return replace(paid, text=text, status=status, reason=reason)
+
+    def _key(self, ids: np.ndarray) -> bytes:
+        total = hashlib.sha256(f"{self._model_fingerprint}\0{self._sampling!r}\0".encode())
+        total.update(ids.astype("<i8").tobytes())
+        return total.digest()
+
+    def _account(self, before: np.ndarray, prompt: np.ndarray, attempts: Sequence[Completion]) -> Tokens:
+        if not attempts:
+            return Tokens()
+        # At least the last token is always computed: its logits are the answer's beginning.
+        # A prompt from before the last may share more: then the cache knew.
+        shared = max(min(_common(before, prompt), len(prompt) - 1), attempts[0].cached_tokens)
+        retries = attempts[1:]
+        return Tokens(
+            prompt=sum(attempt.prompt_tokens for attempt in attempts),
+            cached=sum(attempt.cached_tokens for attempt in attempts),
+            ideal=len(prompt) - shared,
+            block_rounding=shared % self._block_tokens,
+            retries=sum(attempt.prompt_tokens - attempt.cached_tokens for attempt in retries),
+            output=sum(attempt.output_tokens for attempt in attempts),
+        )
+
+
+def _under(policy: Ungrounded, judgement: Judgement) -> Judgement:
+    if policy == "refuse" and judgement.text is not None and judgement.ungrounded:
+        return Judgement(None, _ungrounded_reason(judgement))
+    return judgement
+
+
+def _goodness(judgement: Judgement) -> tuple[bool, bool]:
+    return judgement.text is not None, not judgement.ungrounded
+
+
+def _verdict(judgement: Judgement) -> tuple[str | None, Status, str | None]:
+    """Text, status and reason of a context."""
+    if judgement.text is None:
+        return None, Status.FALLBACK, judgement.reason
+    return judgement.text, Status.OK, _ungrounded_reason(judgement) if judgement.ungrounded else None
+
+
+def _ungrounded_reason(judgement: Judgement) -> str:
+    return f"{UNGROUNDED}: {', '.join(judgement.ungrounded)}"
+
+
+def _common(first: np.ndarray, second: np.ndarray) -> int:
+    """The number of tokens that both begin with."""
+    length = min(len(first), len(second))
+    differ = np.flatnonzero(first[:length] != second[:length])
+    return int(differ[0]) if len(differ) else length

@@ -1,0 +1,153 @@
+"""`neighborhood` and `semantic`: a chunk said again so that it can be read alone, from the chunks beside it or most like it.
+
+A rewrite is made from originals alone, never from another rewrite. Prompts: instructions, title, date and summary, which a
+document's chunks share; then the other chunks in document order, and last the chunk. What does not fit is left out from the
+least wanted on. What makes a rewrite is in `rewrite_judge.py`.
+"""
+
+import asyncio
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from enrichment import relations, summary
+from enrichment.grounding import Grounding
+from enrichment.guards import grounding
+from enrichment.prompts import ChatTemplate, end_token, first_token, name_lines, under_heading
+from enrichment.recipe import AskOnce, Given, Verdict
+from enrichment.records import Chunk, Document, Span
+from enrichment.rewrite_judge import RewriteJudge
+from enrichment.scopes import Scope
+from enrichment.strategies import NEIGHBORHOOD, SEMANTIC, ContextOptions
+from enrichment.tokens import Tokenizer
+
+Similarity = Callable[[Document, Sequence[Chunk]], np.ndarray]
+"""The cosines of a document's chunks with each other, `(n, n) float32`."""
+
+VERSION = 1
+_INSTRUCTIONS = (
+    "You are given passages of one document. One of them is to be said again so that a reader understands it without the"
+    " others. Write in the third person. Put the name in the place of every pronoun and of every common noun such as"
+    ' "the company" or "this section", taking the names from the other passages. Keep every fact, name and number of the'
+    " passage, and add no fact from the others.\n\n"
+)
+_OTHERS = "Other passages of the document, in its order:\n"
+_PASSAGE = "\n\n---\nThe passage to say again"
+_REQUEST = "\n\n---\nSay this passage again so that it can be understood alone. Write nothing else."
+_OWN_WORDS = (_INSTRUCTIONS, _OTHERS, _PASSAGE, _REQUEST)
+_GAP = "\n\n"
+
+
+def fingerprint(options: ContextOptions) -> str:
+    """Changes with every word that the model reads besides the document and its own chat format."""
+    words = (str(VERSION), *_OWN_WORDS, *((summary.FINGERPRINT,) if options.summary else ()))
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+
+
+class Rewriting:
+    """The recipe. `similarity` is needed by `semantic`."""
+
+    least_chunks = 2  # one chunk has no others to be understood from
+
+    def __init__(
+        self, tokenizer: Tokenizer, chat: ChatTemplate, options: ContextOptions, similarity: Similarity | None
+    ) -> None:
+        self.fingerprint = fingerprint(options)
+        self.options = options
+        self._similarity = similarity
+        self._chat = chat
+        self.tokenizer = tokenizer
+        own = (chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + chat.after)
+        encoded = [np.array(tokenizer.encode_template(text), np.int64) for text in own]
+        self.before, self.others, self.passage, self.gap, self.after = encoded
+
+    async def questions(self, given: Given, ask: AskOnce) -> "DocumentRewrites":
+        """The prompts of a document's chunks; behind the summary and the vectors, if they need any."""
+        told = None
+        if self.options.summary:
+            told = await ask(*summary.question(given, self.tokenizer, self._chat))
+        wanted = await self._wanted(given)
+        return DocumentRewrites(self, given, wanted, told)
+
+    async def _wanted(self, given: Given) -> list[list[int]]:
+        """For each chunk the others to read it with, the most wanted first."""
+        options, numbers = self.options, range(len(given.chunks))
+        orders: list[list[list[int]]] = []
+        if NEIGHBORHOOD in options.names:
+            ahead, back = options.forward_chunks, options.backward_chunks
+            orders.append([relations.neighbours(n, len(numbers), back, ahead) for n in numbers])
+        if SEMANTIC in options.names:
+            assert self._similarity is not None
+            cosines = await asyncio.to_thread(self._similarity, given.document, given.chunks)
+            most, threshold = options.semantic_neighbors, options.semantic_similarity_threshold
+            orders.append([relations.similar(cosines, n, most, threshold) for n in numbers])
+        return [relations.ranked(*of_chunk) for of_chunk in zip(*orders, strict=True)]
+
+
+class DocumentRewrites:
+    """One document's prompts: all of its chunks share what stands before the other passages."""
+
+    def __init__(self, recipe: Rewriting, given: Given, wanted: Sequence[Sequence[int]], told: str | None) -> None:
+        self.document = given.document
+        self._recipe, self._given = recipe, given
+        lines = [*name_lines(given.document), *([f"Summary: {told}"] if told else []), "", ""]
+        named = recipe.tokenizer.encode("\n".join(lines)).ids
+        self._prefix = np.concatenate([recipe.before, named, recipe.others])
+        text, encoding = given.document.text, given.encoding
+        self._pieces = [
+            encoding.ids[first_token(encoding, c.start) : end_token(text, encoding, Span(c.start, c.end))]
+            for c in given.chunks
+        ]
+        room = given.max_tokens - len(self._prefix) - len(recipe.passage) - len(recipe.after) - 2 * len(recipe.gap)
+        self._others = [self._fitting(n, wanted[n], room) for n in range(len(given.chunks))]
+        self.longest_suffix = max(len(self._suffix(n)) for n in range(len(given.chunks)))
+
+    def scopes(self, max_tokens: int) -> list[Scope]:
+        """One: what the chunks share does not depend on where they stand."""
+        return [Scope(Span(0, len(self.document.text)), tuple(self._given.chunks))]
+
+    def shared_tokens(self, scope: Scope) -> int:
+        """Tokens of what stands before the other passages."""
+        return len(self._prefix)
+
+    def prompt(self, scope: Scope, chunk: Chunk) -> np.ndarray:
+        """The prompt of one chunk: `(n,) int64`."""
+        return np.concatenate([self._prefix, self._suffix(chunk.index)])
+
+    def read(self, scope: Scope, chunk: Chunk) -> Span:
+        """From the first to the last of the passages that the model read."""
+        read = [chunk, *(self._given.chunks[other] for other in self._others[chunk.index])]
+        return Span(min(c.start for c in read), max(c.end for c in read))
+
+    def judge(self, chunk: Chunk) -> Verdict:
+        """The judge of one chunk's rewrite."""
+        text = self.document.text
+        others = [text[c.start : c.end] for c in (self._given.chunks[n] for n in self._others[chunk.index])]
+        return RewriteJudge(text[chunk.start : chunk.end], others, _OWN_WORDS, self._grounding)
+
+    def _suffix(self, number: int) -> np.ndarray:
+        recipe, pieces = self._recipe, []
+        for other in self._others[number]:
+            pieces += [self._pieces[other], recipe.gap]
+        under = self._under(self._given.chunks[number].heading_path)
+        return np.concatenate([*pieces, recipe.passage, under, recipe.gap, self._pieces[number], recipe.after])
+
+    def _under(self, path: tuple[str, ...]) -> np.ndarray:
+        return self._recipe.tokenizer.encode(under_heading(path)).ids
+
+    def _fitting(self, number: int, wanted: Sequence[int], room: int) -> list[int]:
+        """Of the wanted chunks as many as fit beside the chunk, in document order."""
+        room -= len(self._pieces[number]) + len(self._under(self._given.chunks[number].heading_path))
+        kept: list[int] = []
+        for other in wanted:
+            room -= len(self._pieces[other]) + len(self._recipe.gap)
+            if room < 0:
+                break
+            kept.append(other)
+        return sorted(kept)
+
+    @functools.cached_property
+    def _grounding(self) -> Grounding:
+        return grounding(self.document, _OWN_WORDS)
