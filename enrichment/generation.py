@@ -17,12 +17,14 @@ import numpy as np
 from enrichment.admission import Admission, Held
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
 from enrichment.guards import Judgement
+from enrichment.needs import STANDS_ALONE, needs
 from enrichment.recipe import Given, Questions, Recipe, Verdict
 from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Status
 from enrichment.scopes import Scope
 from enrichment.strategies import UNGROUNDED, ContextOptions, Outcome, Tokens, Ungrounded, skipped
 from enrichment.tokens import Encoding
 
+ALWAYS = "always"  # the rule by which all chunks are asked about
 RETRY_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
 _PROMPTS_REMEMBERED = 10_000  # documents of one size, and so all copies of one, are worked on soon after each other
 
@@ -50,6 +52,7 @@ class Generation:
         paid: Mapping[bytes, Context],
         older: Callable[[Document, Chunk], Context | None] = lambda document, chunk: None,
         done: Callable[[Document, Context], None] = lambda document, context: None,
+        language: str = "en",
     ) -> None:
         self._engine = engine
         self.admission = Admission(engine.capacity)
@@ -61,6 +64,7 @@ class Generation:
         self._model_fingerprint = model_fingerprint
         self._paid = paid
         self._older = older  # what the document's older version has for a chunk, whatever its prompt
+        self._language = language  # of the documents, for the rules of `only: needed`
         self._done = done  # called with every context that the model wrote, as it is written
         # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
         # to be grounded differs between two documents that begin alike.
@@ -85,10 +89,14 @@ class Generation:
                 once.append(await self._answer(document, prompt, judge))
             return once[-1].context.text
 
+        needed: Sequence[str | None] = [ALWAYS] * len(chunks)
+        if self._options.only == "needed" and not any(needed := needs(document, chunks, self._language)):
+            return skipped(document, chunks, STANDS_ALONE)
         given = Given(document, headings, chunks, encoding, self._max_prompt_tokens)
         work = await self._recipe.questions(given, ask_once)
         # Scopes come in in their order, and the prompts of one are built as their turns come.
-        answered = await gather_in_order([self._scope(work, scope) for scope in work.scopes(self._max_prompt_tokens)])
+        cuts = work.scopes(self._max_prompt_tokens)
+        answered = await gather_in_order([self._scope(work, scope, needed) for scope in cuts])
         answers = [answer for scope in answered for answer in scope]
         tokens = Tokens()
         for answer in [*once, *answers]:
@@ -96,16 +104,24 @@ class Generation:
             tokens = tokens.plus(answer.tokens)
         return Outcome(tuple(a.context for a in answers), tuple(a.generated for a in answers), tokens)
 
-    async def _scope(self, work: Questions, scope: Scope) -> list[Answer]:
+    async def _scope(self, work: Questions, scope: Scope, needed: Sequence[str | None]) -> list[Answer]:
+        """The scope's answers; by `needed`, of all the document's chunks, one without a rule is not asked about."""
         own = work.longest_suffix + self._options.max_output_tokens
-        async with self.admission.scope(work.shared_tokens(scope), own, len(scope.chunks)) as held:
-            return await gather_in_order([self._one(work, scope, chunk, held) for chunk in scope.chunks])
+        number = sum(needed[chunk.index] is not None for chunk in scope.chunks)
+        async with self.admission.scope(work.shared_tokens(scope) if number else 0, own, number) as held:
+            asked = [self._one(work, scope, chunk, needed[chunk.index], held) for chunk in scope.chunks]
+            return await gather_in_order(asked)
 
-    async def _one(self, work: Questions, scope: Scope, chunk: Chunk, held: Held) -> Answer:
+    async def _one(self, work: Questions, scope: Scope, chunk: Chunk, rule: str | None, held: Held) -> Answer:
+        if rule is None:
+            return Answer(Context(None, Status.SKIPPED, STANDS_ALONE, work.read(scope, chunk)), False, Tokens())
         async with self.admission.request():
             answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), chunk)
         held.finished_one()
-        return replace(answer, context=replace(answer.context, scope=work.read(scope, chunk)))
+        context = answer.context
+        if rule is not ALWAYS and context.status == Status.OK:
+            context = replace(context, reason="; ".join(filter(None, [context.reason, f"needed: {rule}"])))
+        return replace(answer, context=replace(context, scope=work.read(scope, chunk)))
 
     async def _answer(
         self, document: Document, prompt: np.ndarray, judge: Verdict, chunk: Chunk | None = None

@@ -141,19 +141,26 @@ def _own_known(*words: str) -> frozenset[str]:
 
 
 def bad_form(kept: Sequence[str], lead: str = "", source: str = "") -> str | None:
-    """What is wrong with the sentences whatever the document says; URLs and marks of `source` are no fault."""
+    """What is wrong with the sentences whatever the document says. With a `source`, its URLs and marks are no fault, and
+    whether they loop is for others to say.
+    """
     text = " ".join(kept)
     for reason, found in (
         ("control_character", _BROKEN in text or (not text.isprintable() and any(map(_is_control, text)))),
         ("refusal", _REFUSAL.search(text) is not None),
         ("loop", not source and (len(set(kept)) < len(kept) or _loops(text))),
         ("empty", not _WORD.search(text.removeprefix(lead))),
-        ("url", any(match[0] not in source for match in _URL.finditer(text))),
+        ("url", any(_address(text, match.start()) not in source for match in _URL.finditer(text))),
         ("markup", any(match[0] not in source for match in _MARKUP.finditer(text))),
     ):
         if found:
             return reason
     return None
+
+
+def _address(text: str, start: int) -> str:
+    """A URL from its beginning to the next space, without the marks of the sentence around it."""
+    return text[start:].split(maxsplit=1)[0].rstrip(".,;:!?)]}>'\"")
 
 
 def complete_sentences(paragraph: str, most: int | None = None) -> list[str]:

@@ -100,7 +100,7 @@ class DocumentRewrites:
             encoding.ids[first_token(encoding, c.start) : end_token(text, encoding, Span(c.start, c.end))]
             for c in given.chunks
         ]
-        room = given.max_tokens - len(self._prefix) - len(recipe.passage) - len(recipe.after) - 2 * len(recipe.gap)
+        room = given.max_tokens - len(self._prefix) - len(recipe.passage) - len(recipe.after) - len(recipe.gap)
         self._others = [self._fitting(n, wanted[n], room) for n in range(len(given.chunks))]
         self.longest_suffix = max(len(self._suffix(n)) for n in range(len(given.chunks)))
 

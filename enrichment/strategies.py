@@ -45,6 +45,8 @@ class ContextOptions:
     ungrounded: Ungrounded = "keep"
     """What becomes of an output with a name or a number that the document lacks: `keep` only counts it, `retry` asks once
     more and takes what comes, `refuse` asks once more and then falls back."""
+    only: Literal["always", "needed"] = "always"
+    """`needed` asks about those chunks alone that the rules of `needs.py` find wanting."""
     forward_chunks: int = 3
     backward_chunks: int = 3
     semantic_neighbors: int = 10
@@ -88,6 +90,7 @@ class ContextOptions:
         if not self.asks_model:
             return {"strategy": self.strategy}
         names = [*_OF_ANSWERS, *(["summary"] if self.rewrites else ["prompt"])]
+        names += ["only"] if self.only != "always" else []
         names += ["forward_chunks", "backward_chunks"] if NEIGHBORHOOD in self.names else []
         names += ["semantic_neighbors", "semantic_similarity_threshold"] if SEMANTIC in self.names else []
         return {name: getattr(self, name) for name in names}

@@ -20,7 +20,7 @@ from jobs.judging import CUTS, Judge, Scores
 from jobs.variants import Side, Variant
 
 Kind = Literal["plain", "header", "context"]
-"""What the indexes of a candidate see: the text alone, also headers, also contexts."""
+"""What the indexes of a candidate see: the text alone, also headers, also what a model wrote."""
 Ranking = Mapping[ChunkSpan, float]
 _SHOWN = 20  # questions that are won and lost
 
@@ -57,8 +57,10 @@ class Candidate:
     @property
     def kind(self) -> Kind:
         """What it needs to have been made."""
-        seen = {field for _, built in self.sides for field in built.variant.view}
-        return "context" if "context" in seen else "header" if "header" in seen else "plain"
+        variants = [built.variant for _, built in self.sides]
+        if any(variant.is_generated for variant in variants):
+            return "context"
+        return "header" if any("header" in variant.view for variant in variants) else "plain"
 
     @property
     def sides(self) -> list[tuple[Side, Built]]:
@@ -175,7 +177,7 @@ def _windows(candidate: Candidate, windows: Sequence[int]) -> dict[str, dict[str
 
 def _cost(candidate: Candidate, points: float) -> dict[str, Any]:
     """What the contexts of a candidate took to write, when they were written; and per point gained."""
-    made = {b.variant.told: b.record["context_tokens"] for _, b in candidate.sides if "context" in b.variant.view}
+    made = {b.variant.told: b.record["context_tokens"] for _, b in candidate.sides if b.variant.is_generated}
     computed = sum(tokens["computed"] for tokens in made.values())
     written = sum(tokens["written"] for tokens in made.values())
     per_point = round((computed + written) / points) if points > 0 else None
@@ -212,8 +214,9 @@ def _changed(
 
 
 def _context(candidate: Candidate, chunk: ChunkSpan) -> str | None:
-    built = next(b for _, b in reversed(candidate.sides) if "context" in b.variant.view)
-    found: str | None = built.snapshot.rows(chunk.document_id)[chunk.chunk_index]["context"]
+    built = next(b for _, b in reversed(candidate.sides) if b.variant.is_generated)
+    row = built.snapshot.rows(chunk.document_id)[chunk.chunk_index]
+    found: str | None = row["context"] or row["rewrite"]
     return found
 
 

@@ -131,6 +131,7 @@ class EnrichDocuments:
             self._contexts,
             of_chunk,
             self._done,
+            config.split.language,
         )
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from enrichment.errors import ConfigError
+from enrichment.strategies import ContextOptions
 from indexing import manifest
 from indexing.segments import TextField
 from jobs import config
@@ -24,6 +25,7 @@ HEADER: View = ("header", "body")
 FREE: tuple[View, ...] = (PLAIN, HEADER)
 WITH_CONTEXT: tuple[View, ...] = (("context", "body"), ("context", "header", "body"))
 _OF_CONTEXTS = ("context.", "model.")
+_STRATEGY = "context.strategy"
 Side = Literal["dense", "lexical"]
 _NOT_OF: dict[Side, tuple[str, ...]] = {
     "dense": ("index.language", "search."),
@@ -53,6 +55,11 @@ class Variant:
         """As it is called in tables."""
         return self.seen_as(())
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether its indexes see what a model wrote."""
+        return "context" in self.view or self.config.context.rewrites
+
     def seen_as(self, side: Side | tuple[()]) -> str:
         """What one of its indexes is called: without what means nothing to it."""
         nothing = _NOT_OF[side] if side else ()
@@ -78,17 +85,27 @@ def parse_varied(text: str) -> Varied:
 
 def variants(base: Config, varied: Sequence[Varied], into: str, sample: Sample) -> list[Variant]:
     """All combinations of varied values and views, each once: what contexts are like means nothing to an index without them."""
-    views = (*FREE, *(WITH_CONTEXT if base.context.strategy == "situate" else ()))
     found: dict[tuple[Any, View], Variant] = {}
     for values in itertools.product(*(each.values for each in varied)):
         chosen = list(zip((each.key for each in varied), values, strict=True))
         changed = _with(base, chosen)
-        for view in views:
-            of_view = [pair for pair in chosen if "context" in view or not pair[0].startswith(_OF_CONTEXTS)]
-            told = tuple((key, _word(value)) for key, value in of_view)
+        for view, context in _seen(changed.context):
+            generated = "context" in view or context.rewrites
+            told = {key: _word(value) for key, value in chosen if generated or not key.startswith(_OF_CONTEXTS)}
+            if context.rewrites:  # what the view does not say
+                told = {_STRATEGY: context.strategy} | told
+            named = tuple(told.items())
             index = replace(changed.index, dense_text=view, lexical_text=view)
-            found.setdefault((told, view), Variant(told, view, _placed(replace(changed, index=index), into, sample)))
+            made = _placed(replace(changed, index=index, context=context), into, sample)
+            found.setdefault((named, view), Variant(named, view, made))
     return list(found.values())
+
+
+def _seen(context: ContextOptions) -> list[tuple[View, ContextOptions]]:
+    """What the indexes may see under a strategy, and the strategy that it takes: without rewrites there is the text itself."""
+    if context.rewrites:
+        return [*((view, ContextOptions("header")) for view in FREE), *((view, context) for view in FREE)]
+    return [(view, context) for view in (*FREE, *(WITH_CONTEXT if context.asks_model else ()))]
 
 
 def _placed(config: Config, into: str, sample: Sample) -> Config:

@@ -599,3 +599,47 @@ def test_documents_that_begin_alike_are_judged_each_by_its_own_words() -> None:
     assert plain.contexts[0].key == named.contexts[0].key
     assert [context.reason for context in plain.contexts] == ["ungrounded: Vantor"] * 2
     assert [context.reason for context in named.contexts] == [None] * 3
+
+
+def test_needed_alone_are_asked_about_and_rows_say_by_which_rule() -> None:
+    rules = ["The roof of the mill is sound.", "This costs nothing at the mill.", "The gate of the mill is shut."]
+    text = "".join(f"# The mill\n\n{rule}\n\n" for rule in rules)
+    given = Document(DocumentId("mill"), text, title="The mill")
+    engine = Scripted()
+    outcome = Maker(engine, options=ContextOptions(only="needed")).run(given)
+    assert [context.status for context in outcome.contexts] == [Status.SKIPPED, Status.OK, Status.SKIPPED]
+    assert [context.reason for context in outcome.contexts] == [
+        "stands_alone",
+        "needed: referent 'this'",
+        "stands_alone",
+    ]
+    assert len(engine.prompts) == 1 and sum(outcome.generated) == 1
+    always = Maker(Scripted()).run(given)
+    assert always.contexts[1].key == outcome.contexts[1].key, "the prompt is the same: nothing is paid for again"
+
+
+def test_a_prompt_that_two_documents_have_alike_is_asked_once_and_judged_for_each() -> None:
+    engine = Scripted((" is about the Selby Mill.",))
+    maker = Maker(engine)
+    first, second = (replace(document(3), id=DocumentId(name)) for name in ("first", "second"))
+
+    async def both() -> list[Outcome]:
+        return await gather_in_order([maker.arun(given) for given in (first, second)])
+
+    outcomes = asyncio.run(both())
+    assert len(engine.prompts) == 3 and [sum(outcome.generated) for outcome in outcomes] == [3, 0]
+    assert [c.text for c in outcomes[0].contexts] == [c.text for c in outcomes[1].contexts]
+    assert outcomes[1].tokens == Tokens()
+
+
+def test_who_waits_for_another_documents_prompt_asks_itself_if_that_fails() -> None:
+    engine = Scripted((OperationError("gone"), GOOD))
+    maker = Maker(engine)
+    first, second = (replace(document(2), id=DocumentId(name)) for name in ("first", "second"))
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*(maker.arun(given) for given in (first, second)), return_exceptions=True)
+
+    failed, outcome = asyncio.run(both())
+    assert isinstance(failed, OperationError)
+    assert {context.status for context in outcome.contexts} == {Status.OK}

@@ -39,6 +39,11 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"split": {"size": 10, "overlap": 10}}, "split.overlap"),
         ({"documents": {}}, "documents.uri is missing"),
         ({"context": {"strategy": "magic"}}, 'context.strategy is "magic"'),
+        ({"context": {"strategy": ["situate", "semantic"]}}, 'context.strategy is "semantic+situate"'),
+        ({"context": {"strategy": ["semantic", "semantic"]}}, 'context.strategy is "semantic+semantic"'),
+        ({"context": {"strategy": []}}, 'context.strategy is ""'),
+        ({"context": {"strategy": "semantic", "semantic_similarity_threshold": 1.5}}, "it is a cosine"),
+        ({"context": {"strategy": "neighborhood", "forward_chunks": -1}}, "context.forward_chunks is -1"),
         ({"model": {"name": "fake", "replicas": 0}}, "model.replicas is 0"),
         ({"model": None}, "needs a model"),
         ({"corpus": " "}, "corpus is empty"),
@@ -165,3 +170,22 @@ def test_where_a_model_is_served_changes_no_fingerprint() -> None:
     own = config.parse(GOOD | {"model": {"name": "m"}}).content_fingerprint()
     server = {"name": "m", "endpoint": "https://[::1]:8000/v1", "served_name": "n", "concurrency": 2}
     assert config.parse(GOOD | {"model": server}).content_fingerprint() == own
+
+
+def test_rewriting_strategies_are_joined_in_any_order() -> None:
+    for given in (["neighborhood", "semantic"], ["semantic", "neighborhood"], "neighborhood+semantic"):
+        context = config.parse(GOOD | {"context": {"strategy": given}}).context
+        assert (context.strategy, context.names, context.rewrites) == ("neighborhood+semantic", context.names, True)
+        assert context.max_output_tokens == 512
+    assert config.parse(config.parse(GOOD | {"context": {"strategy": ["semantic"]}}).as_dict()).context.rewrites
+
+
+def test_what_a_strategy_does_not_use_changes_no_fingerprint() -> None:
+    def fingerprint(**context: object) -> str:
+        return config.parse(GOOD | {"context": context}).content_fingerprint()
+
+    assert fingerprint(strategy="situate") == fingerprint(strategy="situate", forward_chunks=9, summary=True)
+    assert fingerprint(strategy="semantic") == fingerprint(strategy="semantic", forward_chunks=9, prompt="quote")
+    assert fingerprint(strategy="neighborhood") != fingerprint(strategy="neighborhood", forward_chunks=9)
+    assert fingerprint(strategy="semantic") != fingerprint(strategy="semantic", semantic_neighbors=3)
+    assert fingerprint(strategy="situate") != fingerprint(strategy="situate", only="needed")
