@@ -3,7 +3,8 @@
 import re
 
 from enrichment.guards import Judgement, bad_form, grounding, thinks_aloud
-from enrichment.prompts import Wording
+from enrichment.materials import Materials
+from enrichment.prompts import Prompts, Wording
 from enrichment.records import Document
 
 WORDING = Wording(
@@ -18,7 +19,8 @@ WORDING = Wording(
 )
 _MOST, _LEAST = 12, 2
 _LONGEST_WORDS = 6  # of one keyword: more is a sentence
-_PARTS = re.compile(r"[,;\n•]+|\s\d+[.)]\s")
+_PARTS = re.compile(r"[,;\n•]+|\s(?=\d{1,2}[.)]\s)")
+_NUMBER = re.compile(r"^\s*\d{1,2}[.)]\s")
 
 
 class KeywordJudge:
@@ -32,7 +34,7 @@ class KeywordJudge:
             return Judgement(None, "reasoning")
         found: dict[str, str] = {}
         for part in _PARTS.split(output):
-            keyword = part.strip(" \t.-*\"'")
+            keyword = _NUMBER.sub("", part).strip(" \t.-*\"'")
             if len(keyword.split()) > _LONGEST_WORDS or len(found) == _MOST:
                 break
             if keyword:
@@ -42,8 +44,14 @@ class KeywordJudge:
             return Judgement(None, "no_keywords" if output.strip() else "empty")
         if (reason := bad_form(kept)) is not None:
             return Judgement(None, reason)
-        return Judgement(", ".join(kept), None, self._grounding.ungrounded(kept))
+        text = ", ".join(kept)
+        return Judgement(text, None, self._grounding.ungrounded([text]))
 
     def enough(self, output: str) -> bool:
         """Whether all that is kept is there."""
         return len(_PARTS.split(output)) > _MOST or "\n\n" in output.strip()
+
+
+def recipe(given: Materials) -> Prompts:
+    """Also for a document with one chunk, which can be found by other words than its own."""
+    return Prompts(given.tokenizer, given.chat, given.options.prompt, WORDING, KeywordJudge, least_chunks=1)

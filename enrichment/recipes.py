@@ -1,48 +1,21 @@
 """The table of the strategies that ask a language model. A new one is a file with a prompt and a parser, and a line here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from enrichment import asked, keywords, situating
+from enrichment import asked_questions, keywords, rewriting, situating
 from enrichment.errors import ConfigError
-from enrichment.prompts import PLAIN_CHAT, ChatTemplate, Prompts
+from enrichment.materials import Materials
+from enrichment.prompts import PLAIN_CHAT
 from enrichment.recipe import Recipe
-from enrichment.rewriting import Rewriting, Similarity
-from enrichment.strategies import FREE, REWRITES, ContextOptions
-from enrichment.tokens import FakeTokenizer, Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Materials:
-    """What recipes are made from; `similarity` is of the chunks' vectors, for those that look for chunks that are alike."""
-
-    tokenizer: Tokenizer
-    chat: ChatTemplate
-    options: ContextOptions
-    similarity: Similarity | None = None
-
-
-def _situate(given: Materials) -> Recipe:
-    return Prompts(given.tokenizer, given.chat, given.options.prompt, situating.WORDING)
-
-
-def _keywords(given: Materials) -> Recipe:
-    return Prompts(given.tokenizer, given.chat, given.options.prompt, keywords.WORDING, keywords.KeywordJudge, 1)
-
-
-def _questions(given: Materials) -> Recipe:
-    return Prompts(given.tokenizer, given.chat, given.options.prompt, asked.WORDING, asked.QuestionJudge, 1)
-
-
-def _rewriting(given: Materials) -> Recipe:
-    return Rewriting(given.tokenizer, given.chat, given.options, given.similarity)
-
+from enrichment.strategies import FREE, NEIGHBORHOOD, REWRITES, SEMANTIC, ContextOptions
+from enrichment.tokens import FakeTokenizer
 
 RECIPES: Mapping[str, Callable[[Materials], Recipe]] = {
-    "situate": _situate,
-    "keywords": _keywords,
-    "questions": _questions,
-    **dict.fromkeys(REWRITES, _rewriting),
+    "situate": situating.recipe,
+    "keywords": keywords.recipe,
+    "questions": asked_questions.recipe,
+    NEIGHBORHOOD: rewriting.recipe,
+    SEMANTIC: rewriting.recipe,
 }
 
 

@@ -8,23 +8,20 @@ least wanted on. What makes a rewrite is in `rewrite_judge.py`.
 import asyncio
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from enrichment import relations, summary
 from enrichment.grounding import Grounding
 from enrichment.guards import grounding
-from enrichment.prompts import ChatTemplate, end_token, first_token, name_lines, under_heading
+from enrichment.materials import Materials
+from enrichment.prompts import end_token, first_token, name_lines, under_heading
 from enrichment.recipe import AskOnce, Given, Verdict
-from enrichment.records import Chunk, Document, Span
+from enrichment.records import Chunk, Span
 from enrichment.rewrite_judge import RewriteJudge
 from enrichment.scopes import Scope
 from enrichment.strategies import NEIGHBORHOOD, SEMANTIC, ContextOptions
-from enrichment.tokens import Tokenizer
-
-Similarity = Callable[[Document, Sequence[Chunk]], np.ndarray]
-"""The cosines of a document's chunks with each other, `(n, n) float32`."""
 
 VERSION = 1
 _INSTRUCTIONS = (
@@ -47,20 +44,16 @@ def fingerprint(options: ContextOptions) -> str:
 
 
 class Rewriting:
-    """The recipe. `similarity` is needed by `semantic`."""
+    """The recipe; by `semantic` it asks for the chunks' similarity."""
 
     least_chunks = 2  # one chunk has no others to be understood from
 
-    def __init__(
-        self, tokenizer: Tokenizer, chat: ChatTemplate, options: ContextOptions, similarity: Similarity | None
-    ) -> None:
-        self.fingerprint = fingerprint(options)
-        self.options = options
-        self._similarity = similarity
-        self._chat = chat
-        self.tokenizer = tokenizer
-        own = (chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + chat.after)
-        encoded = [np.array(tokenizer.encode_template(text), np.int64) for text in own]
+    def __init__(self, given: Materials) -> None:
+        self.options, self._similarity = given.options, given.similarity
+        self.tokenizer, self._chat = given.tokenizer, given.chat
+        self.fingerprint = fingerprint(given.options)
+        own = (given.chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + given.chat.after)
+        encoded = [np.array(given.tokenizer.encode_template(text), np.int64) for text in own]
         self.before, self.others, self.passage, self.gap, self.after = encoded
 
     async def questions(self, given: Given, ask: AskOnce) -> "DocumentRewrites":
@@ -151,3 +144,8 @@ class DocumentRewrites:
     @functools.cached_property
     def _grounding(self) -> Grounding:
         return grounding(self.document, _OWN_WORDS)
+
+
+def recipe(given: Materials) -> Rewriting:
+    """One recipe for both strategies: they differ in the passages that stand beside the chunk."""
+    return Rewriting(given)

@@ -4,7 +4,8 @@ The instructions ask for four things: which document (and when), where in it, ab
 every reference in the passage refers to.
 """
 
-from enrichment.prompts import Wording
+from enrichment.materials import Materials
+from enrichment.prompts import Prompts, Wording
 
 WORDING = Wording(
     instructions=(
@@ -18,3 +19,8 @@ WORDING = Wording(
     question="What is it about, and what do its pronouns refer to?",
     answer="This passage",
 )
+
+
+def recipe(given: Materials) -> Prompts:
+    """Contexts by the guards; a document with one chunk has nothing to situate."""
+    return Prompts(given.tokenizer, given.chat, given.options.prompt, WORDING)

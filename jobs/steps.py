@@ -26,7 +26,8 @@ from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
 from enrichment.fake_engine import FakeEngine
 from enrichment.generation import Generation
-from enrichment.recipes import Materials, recipe
+from enrichment.materials import Materials
+from enrichment.recipes import recipe
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
 from enrichment.strategies import SEMANTIC, Free, Outcome, Strategy

@@ -10,6 +10,7 @@ import pytest
 from enrichment import models
 from enrichment.grounding import Grounding
 from enrichment.guards import Judgement
+from enrichment.materials import Materials
 from enrichment.prompts import ChatTemplate, chat_template
 from enrichment.recipe import Given, Verdict
 from enrichment.records import Chunk, Document, DocumentId, Span
@@ -73,7 +74,7 @@ def questions(
         asked.append(decode(prompt))
         return told
 
-    recipe = Rewriting(*real, options, None if cosines is None else lambda document, chunks: cosines)
+    recipe = Rewriting(Materials(*real, options, None if cosines is None else lambda document, chunks: cosines))
     given = Given(document, (), chunks, real[0].encode(document.text), max_tokens)
     found = asyncio.run(recipe.questions(given, ask))
     assert len(asked) == options.summary

@@ -3,7 +3,8 @@
 import re
 
 from enrichment.guards import Judgement, bad_form, grounding, repeats, thinks_aloud
-from enrichment.prompts import Wording
+from enrichment.materials import Materials
+from enrichment.prompts import Prompts, Wording
 from enrichment.records import Document
 
 WORDING = Wording(
@@ -42,3 +43,8 @@ class QuestionJudge:
     def enough(self, output: str) -> bool:
         """Whether all that is kept is there."""
         return len(_QUESTION.findall(output)) >= _MOST
+
+
+def recipe(given: Materials) -> Prompts:
+    """Also for a document with one chunk, which can be found by other words than its own."""
+    return Prompts(given.tokenizer, given.chat, given.options.prompt, WORDING, QuestionJudge, least_chunks=1)
