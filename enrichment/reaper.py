@@ -1,15 +1,18 @@
 """Processes that must not outlive this one: an engine's own, which hold its memory.
 
-vLLM's engine process waits for ever when the process that started it is killed. A small shell waits on a pipe that closes
-when this process ends, however it ends, and kills them. And this process itself, when it has nothing left to do: `bound_exit`.
+vLLM's engine process waits for ever when the process that started it is killed, and its workers take minutes to end by
+themselves on a busy machine. A small shell waits on a pipe that closes when this process ends, however it ends, and kills
+them. It is no child of this process: of a worker that ends Ray kills the children, and with them would go who kills theirs.
+And this process itself, when it has nothing left to do: `bound_exit`.
 """
 
 import atexit
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 _GONE_S = 10.0  # a killed process that holds gigabytes takes a moment to give them back
 
@@ -33,7 +36,8 @@ class Reaper:
 
     def __init__(self) -> None:
         self._processes: list[Any] = []
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: int | None = None  # a shell, by its number
+        self._pipe: IO[bytes] | None = None  # closed, it has the watcher kill
 
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
@@ -44,8 +48,7 @@ class Reaper:
         finally:
             self._processes = sorted(_descendants() - before, key=lambda process: process.pid)
         if self._processes:
-            kill = f"read _; kill -KILL {' '.join(map(str, self.pids))} 2>/dev/null"
-            self._watcher = subprocess.Popen(["/bin/sh", "-c", kill], stdin=subprocess.PIPE, start_new_session=True)
+            self._watch()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -61,9 +64,23 @@ class Reaper:
                 process.kill()  # never another process that got the same number
         psutil.wait_procs(self._processes, timeout=_GONE_S)
         self._processes = []
-        if self._watcher is not None:
-            self._watcher.kill()
-            self._watcher.wait()
+        if self._watcher is not None and self._pipe is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._watcher, signal.SIGKILL)
+            self._pipe.close()
+            self._watcher = self._pipe = None
+
+    def _watch(self) -> None:
+        """Have a shell start the one that watches, and end: so that has no parent here."""
+        kill = f"read _ <&3; kill -KILL {' '.join(map(str, self.pids))}"
+        start = f"exec 3<&0; ({kill}) >/dev/null 2>&1 & echo $!"  # what runs behind reads nothing from 0
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert shell.stdout is not None
+        self._watcher, self._pipe = int(shell.stdout.readline()), shell.stdin
+        shell.stdout.close()
+        shell.wait()
 
 
 def _descendants() -> set[Any]:

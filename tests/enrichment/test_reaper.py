@@ -20,6 +20,17 @@ print(child.pid, flush=True)
 time.sleep(600)
 """
 
+HAS_A_GRANDCHILD = """
+import subprocess, time
+from enrichment.reaper import Reaper
+reaper = Reaper()
+with reaper.started():
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    grandchild = child.stdout.readline()
+print(grandchild, end="", flush=True)
+time.sleep(600)
+"""
+
 
 def gone(pid: int) -> bool:
     deadline = time.monotonic() + 10
@@ -37,6 +48,18 @@ def test_the_children_of_a_killed_process_are_killed(how: signal.Signals) -> Non
     pid = int(parent.stdout.readline())
     assert psutil.pid_exists(pid)
     parent.send_signal(how)
+    parent.wait(10)
+    assert gone(pid)
+
+
+def test_they_are_killed_too_where_the_children_of_a_dying_process_are_killed_first() -> None:
+    """As Ray does it: an engine's own children, of whom it knows nothing, would stay."""
+    parent = subprocess.Popen([sys.executable, "-c", HAS_A_GRANDCHILD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    for child in psutil.Process(parent.pid).children():
+        child.kill()
+    parent.kill()
     parent.wait(10)
     assert gone(pid)
 
