@@ -12,13 +12,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from enrichment.errors import ConfigError, OperationError
 from indexing import answers
 from indexing.answers import Problem
+from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, WindowBy
 from indexing.filters import Filter, parse_pairs
 from indexing.fusion import Fusion, FusionMethod, options_of
 from indexing.gate import Gate
@@ -30,8 +32,16 @@ from indexing.workers import OverloadError, Workers
 PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _MAX_ID = 8192  # code points; an id is as long as its source made it, a request line has 64 KiB
+_MAX_BUDGET = 1_000_000  # code points
+_WIDEST: dict[WindowBy, int] = {"chunks": 50, "characters": 20_000, "tokens": 4000}  # each some 20,000 code points
+_AS_THEY_ARE = {"k", "mode", "expand", "window", "window_by", "run_penalty", "run_length"}
 _NOT_THERE = {"/document", "/chunk", "/chunks"}  # routes whose ConfigError is about what the snapshot holds
 
+_EXPAND = "what a hit becomes: its window, the smallest section around it, or a run of relevant chunks"
+_WINDOW = f"that many on each side of a hit; at most {', '.join(f'{most} {name}' for name, most in _WIDEST.items())}"
+_BUDGET = (
+    f"most code points of text in all; for parents {_MAX_BUDGET} if none is given, since one may be a whole document"
+)
 Id = Annotated[str, Field(min_length=1, max_length=_MAX_ID, description="a document's id, slashes and all")]
 Window = Annotated[int, Field(ge=0, le=50, description="neighbouring chunks on each side")]
 Condition = Annotated[str, Field(max_length=2000)]
@@ -49,9 +59,13 @@ class SearchParameters(_Parameters):
     q: str = Field(min_length=1, max_length=2000, pattern=r"\S", description="a question or some words")
     k: int = Field(5, ge=1, le=100, description="hits, before neighbours merge")
     mode: Mode = "hybrid"
-    window: Window = 0
+    expand: Expand = Field("window", description=_EXPAND)
+    window_by: WindowBy = Field("chunks", description="what `window` counts; tokens are the embedder's")
+    window: int = Field(0, ge=0, description=_WINDOW)
     within: Within = None
-    budget: int | None = Field(None, ge=1, le=1_000_000, description="most code points of text in all")
+    run_penalty: float = Field(RUN_PENALTY, ge=0, le=1, description="what each chunk of a run costs it; of expand=run")
+    run_length: int = Field(RUN_LENGTH, ge=1, le=100, description="most chunks of a run; of expand=run")
+    budget: int | None = Field(None, ge=1, le=_MAX_BUDGET, description=_BUDGET)
     where: list[Condition] = Field([], max_length=20, description="key=value of the metadata; all given must hold")
     title: str | None = Field(None, max_length=1000, description="a part of the title, in any case of letters")
     id_prefix: str | None = Field(None, max_length=_MAX_ID, description="how the document's id begins")
@@ -59,10 +73,19 @@ class SearchParameters(_Parameters):
     dense_weight: Weight = None
     lexical_weight: Weight = None
 
+    @field_validator("window")
+    @classmethod
+    def _limited(cls, window: int, others: ValidationInfo) -> int:
+        most = _WIDEST[others.data.get("window_by", "chunks")]
+        if window > most:
+            raise PydanticCustomError("window", "Input should be at most {most} here", {"most": most})
+        return window
+
     def options(self, configured: Fusion) -> dict[str, Any]:
         """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing."""
         return {
-            **self.model_dump(include={"k", "mode", "window", "budget"}),
+            **self.model_dump(include=_AS_THEY_ARE),
+            "budget": _MAX_BUDGET if self.budget is None and self.expand == "parent" else self.budget,
             "within_section": self.within is not None,
             "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
             "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight),

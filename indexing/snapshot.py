@@ -10,16 +10,22 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from enrichment.embed import Embedder, EmbeddingOptions, open_embedder
+from enrichment import models
+from enrichment.embed import Embedder, EmbeddingOptions, embedder_fingerprint, open_embedder, open_tokenizer
 from enrichment.errors import ConfigError, OperationError
 from enrichment.rerank import RerankOptions, open_reranker
+from enrichment.tokens import Tokenizer
 from indexing import dead, layout, manifest, tables
+from indexing.assembly import assembled
 from indexing.dense import DenseIndex
+from indexing.documents import Documents
+from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, Expansion, WindowBy
 from indexing.filters import NO_FILTER, Filter, Mask
 from indexing.fusion import Fusion, options_of
 from indexing.lexical import LexicalIndex
@@ -27,10 +33,9 @@ from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
 from indexing.mapping import mapped
 from indexing.originals import Originals, Slice
-from indexing.passages import ChunkSpan, Passage, PassageHit
-from indexing.search import Hit, Indexes, Mode
+from indexing.passages import ChunkSpan, Passage
+from indexing.search import FUSION_DEPTH, Hit, Indexes, Mode
 from indexing.storage import Storage
-from indexing.windows import Neighbour, Stretch, bytes_of, inside, merge, neighbours, widen, within_budget
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
 
@@ -47,6 +52,7 @@ class Snapshot:
         self._documents = [self._mapped(segment, layout.DOCUMENTS, tables.DOCUMENTS) for segment in found.segments]
         self._rows = [self._mapped(segment, layout.ROWS, tables.ROWS, _ROW_COLUMNS) for segment in found.segments]
         self._originals = Originals(storage, found.segments, self._documents, self._files)
+        self._stored = Documents(self._documents, self._rows, self._originals)
         self._options = options_of(found.config)
 
     def open_indexes(self, mode: Mode = "hybrid") -> Indexes:
@@ -93,14 +99,28 @@ class Snapshot:
 
     @functools.cached_property
     def _embedder(self) -> Embedder:
-        options = EmbeddingOptions(**self.manifest.config["embedding"])
-        embedder = _opened_embedder(options)
-        if embedder.fingerprint != self.manifest.fingerprints["embedding"]:
-            raise OperationError(
-                f"the embedder {options.name} here is not the one that snapshot {self.manifest.sequence} was built with;"
-                " install the same model, or refresh the corpus"
-            )
+        embedder = _opened_embedder(self._embedding)
+        self._check_embedder(embedder.fingerprint)
         return embedder
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """The embedder's, without its weights."""
+        options = self._embedding
+        directory = None if options.name == models.FAKE else models.resolve(options.name, options.revision)
+        self._check_embedder(embedder_fingerprint(options, directory or Path()))
+        return open_tokenizer(options, directory)
+
+    @property
+    def _embedding(self) -> EmbeddingOptions:
+        return EmbeddingOptions(**self.manifest.config["embedding"])
+
+    def _check_embedder(self, fingerprint: str) -> None:
+        if fingerprint != self.manifest.fingerprints["embedding"]:
+            raise OperationError(
+                f"the embedder {self._embedding.name} here is not the one that snapshot {self.manifest.sequence} was"
+                " built with; install the same model, or refresh the corpus"
+            )
 
     def search(self, query: str, k: int = 10, mode: Mode = "hybrid", **how: Any) -> list[Passage]:
         """The passages of one query; see `search_many` for the parameters."""
@@ -117,49 +137,37 @@ class Snapshot:
         filters: Filter = NO_FILTER,
         fusion: Fusion | None = None,
         rerank: RerankOptions | None = None,
+        window_by: WindowBy = "chunks",
+        expand: Expand = "window",
+        run_penalty: float = RUN_PENALTY,
+        run_length: int = RUN_LENGTH,
     ) -> list[list[Passage]]:
-        """For each query: search what passes `filters`, rerank, widen each of the k hits by `window` chunks, keep to `budget`
-        code points of text, merge what touches. `fusion` overrides what the configuration says; reranked hits come first,
-        by their new scores.
+        """For each query: search what passes `filters`, rerank, expand the k hits, keep to `budget` code points of text, merge
+        what touches. `fusion` overrides what the configuration says; reranked hits come first, by their new scores.
+
+        A hit becomes its window of `window` chunks, characters or tokens on each side, its parent section, or the run that it
+        is in: see `Expansion`, which raises ConfigError for what does not go together.
         """
-        depth = max(k, rerank.depth) if rerank else k
+        how = Expansion(expand, window, window_by, within_section, run_penalty, run_length)
+        depth = max(k, rerank.depth if rerank else 0, FUSION_DEPTH if expand == "run" else 0)
         found = self.open_indexes(mode).search_many(queries, depth, mode, filters, fusion)
         if rerank:
-            found = [self._reranked(query, hits, rerank)[:k] for query, hits in zip(queries, found, strict=True)]
-        return [self._passages(hits, window, within_section, budget) for hits in found]
+            found = [self._reranked(query, hits, rerank) for query, hits in zip(queries, found, strict=True)]
+        return [assembled(self._stored, hits, k, how, budget, lambda: self._tokenizer) for hits in found]
 
     def _reranked(self, query: str, hits: Sequence[Hit], options: RerankOptions) -> list[Hit]:
         """The first `depth` hits in order of the cross-encoder's scores, ties in the order they had; the others behind them."""
         best = hits[: options.depth]
-        records = [self._rows[hit.segment].slice(hit.row, 1).to_pylist()[0] for hit in best]
+        records = [self._stored.row(hit) for hit in best]
         slices = [
-            Slice(*self._owner(hit), row["byte_start"], row["byte_end"]) for hit, row in zip(best, records, strict=True)
+            Slice(*self._stored.owner(hit), row["byte_start"], row["byte_end"])
+            for hit, row in zip(best, records, strict=True)
         ]
         texts = self._originals.read(slices)
         passages = [f"{row['header'] or ''}\n{text}".strip() for row, text in zip(records, texts, strict=True)]
         scores = open_reranker(options.name).scores(query, passages)
         order = sorted(range(len(best)), key=lambda place: -scores[place])
         return [*(replace(best[place], rerank=scores[place]) for place in order), *hits[options.depth :]]
-
-    def _passages(self, hits: Sequence[Hit], window: int, within_section: bool, budget: int | None) -> list[Passage]:
-        owners = [self._owner(hit) for hit in hits]
-        numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
-        spans = []
-        rows_of = functools.cache(self._neighbours)
-        for hit, owner in zip(hits, owners, strict=True):
-            rows = rows_of(*owner)
-            index = hit.row - self._first_row(*owner)
-            spans.append((numbers[owner], widen(rows, index, window, within_section)))
-        kept = within_budget(spans, budget)
-        hits, spans = [hits[place] for place in kept], [spans[place] for place in kept]
-        places = {number: owner for owner, number in numbers.items()}
-        stretches = merge(spans)
-        slices = [self._slice(places[stretch.document], stretch) for stretch in stretches]
-        texts = self._originals.read(slices)
-        return [
-            self._passage(places[stretch.document], stretch, hits, text)
-            for stretch, text in zip(stretches, texts, strict=True)
-        ]
 
     def span_of(self, hit: Hit) -> ChunkSpan:
         """The chunk of a hit, whatever segment it is in."""
@@ -171,13 +179,11 @@ class Snapshot:
         id that the snapshot does not hold.
         """
         reasons = [entry["reason"] for entry in self.manifest.stale if entry["id"] == document_id]
-        return self._document(*self._find(document_id)) | {"stale": next(iter(reasons), None)}
+        return self._stored.record(self._find(document_id)) | {"stale": next(iter(reasons), None)}
 
     def rows(self, document_id: str) -> list[dict[str, Any]]:
         """The stored rows of a document, in chunk order, without their texts."""
-        segment, place = self._find(document_id)
-        document = self._document(segment, place)
-        found: list[dict[str, Any]] = self._rows[segment].slice(document["first_row"], document["num_rows"]).to_pylist()
+        found: list[dict[str, Any]] = self._stored.rows_of(self._find(document_id)).to_pylist()
         return found
 
     def live_rows(self, columns: Sequence[str]) -> pa.Table:
@@ -193,10 +199,9 @@ class Snapshot:
 
     def original(self, document_id: str, span: tuple[int, int] | None = None) -> str:
         """A document's text, or the bytes `[start, end)` of it, by one ranged read, verified."""
-        segment, place = self._find(document_id)
-        document = self._document(segment, place)
-        start, end = span or (0, document["length"])
-        return self._originals.read([Slice(segment, place, start, end)])[0]
+        owner = self._find(document_id)
+        start, end = span or (0, self._stored.record(owner)["length"])
+        return self._originals.read([Slice(*owner, start, end)])[0]
 
     def _find(self, document_id: str) -> tuple[int, int]:
         for segment, documents in enumerate(self._documents):
@@ -212,48 +217,9 @@ class Snapshot:
             raise ConfigError(f"the document {document_id} was quarantined: {reasons[0]}")
         raise ConfigError(f"snapshot {self.manifest.sequence} of {self.storage.uri} holds no document {document_id}")
 
-    def _document(self, segment: int, place: int) -> dict[str, Any]:
-        record: dict[str, Any] = self._documents[segment].slice(place, 1).to_pylist()[0]
-        return record
-
-    def _owner(self, hit: Hit) -> tuple[int, int]:
-        """The segment and the document's place in it."""
-        first_rows = self._first_rows[hit.segment]
-        # Documents without rows share a first row with the next one: the last of them owns the row.
-        return hit.segment, int(np.searchsorted(first_rows, hit.row, side="right")) - 1
-
-    @functools.cached_property
-    def _first_rows(self) -> list[np.ndarray]:
-        return [_starts(table) for table in self._documents]
-
-    def _first_row(self, segment: int, place: int) -> int:
-        return int(self._first_rows[segment][place])
-
     def _row_order(self, segment: int, row: int) -> tuple[str, int]:
         rows = self._rows[segment]
         return rows["document_id"][row].as_py(), rows["chunk_index"][row].as_py()
-
-    def _neighbours(self, segment: int, place: int) -> list[Neighbour]:
-        return neighbours(self._rows_of(segment, place).select(["start", "end", "heading_path"]).to_pylist())
-
-    def _rows_of(self, segment: int, place: int) -> pa.Table:
-        document = self._document(segment, place)
-        return self._rows[segment].slice(document["first_row"], document["num_rows"])
-
-    def _slice(self, owner: tuple[int, int], stretch: Stretch) -> Slice:
-        """The bytes of a stretch of a document."""
-        rows = self._rows_of(*owner).select(["start", "end", "byte_start", "byte_end"]).to_pylist()
-        return Slice(*owner, *bytes_of(inside(rows, stretch.span)))
-
-    def _passage(self, owner: tuple[int, int], stretch: Stretch, hits: Sequence[Hit], text: str) -> Passage:
-        document, rows = self._document(*owner), self._rows[owner[0]]
-        found = []
-        for hit in (hits[number] for number in stretch.hits):
-            row = rows.slice(hit.row, 1).to_pylist()[0]
-            place = tuple(row["heading_path"]), row["start"], row["end"]
-            scores = hit.dense, hit.lexical, hit.rerank
-            found.append(PassageHit(row["chunk_index"], hit.score, row["context"], *place, *scores))
-        return Passage(document["id"], document["title"], *stretch.span, text, found[0].score, tuple(found))
 
     def _open_dense(self) -> DenseIndex:
         shared, segments = self.manifest.dense, self.manifest.segments
@@ -277,12 +243,6 @@ class Snapshot:
         names = columns or schema.names
         batches = tables.batches(self._files.named(segment, name), schema, names)
         return mapped(batches, pa.schema([schema.field(column) for column in names]))
-
-
-def _starts(documents: pa.Table) -> np.ndarray:
-    """First rows for look-up by row: a document without rows starts where nothing is found, before its neighbour."""
-    starts: np.ndarray = documents["first_row"].to_numpy()
-    return starts
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
-"""Hits -> passages of original text: widen by span, keep to a budget, merge what touches or overlaps.
+"""Spans of hits: widened by chunks, kept to a budget, merged where they touch or overlap.
 
-A window is the hit's neighbours by chunk index in the same document, so it never crosses a document; `within_section` also
-stops it where the heading path changes. Merged passages keep every hit and rank by their best one.
+A window by chunks is the hit's neighbours by chunk index in the same document, so it never crosses a document;
+`within_section` also stops it where the heading path changes. Merged spans keep every hit and rank by their best one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,12 @@ def widen(rows: Sequence[Neighbour], index: int, window: int, within_section: bo
             first -= 1
         if last + 1 < len(rows) and (not within_section or rows[last + 1].heading_path == rows[index].heading_path):
             last += 1
-    start = min(row.span.start for row in rows[first : last + 1])
-    return Span(start, max(row.span.end for row in rows[first : last + 1]))
+    return covering(rows[first : last + 1])
+
+
+def covering(rows: Sequence[Neighbour]) -> Span:
+    """From the first to the last code point of some chunks, which may overlap."""
+    return Span(min(row.span.start for row in rows), max(row.span.end for row in rows))
 
 
 def neighbours(rows: Sequence[Row]) -> list[Neighbour]:
@@ -66,8 +70,11 @@ def check_chunk(document_id: str, num_chunks: int, index: int) -> None:
         raise ConfigError(f"the document {document_id} has {has}; {index} is none of them")
 
 
-def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:
-    """Merge the spans of hits, given best first as (document, span); hits are named by their place in `hits`."""
+def merge(hits: Sequence[tuple[int, Span]], touching: bool = True) -> list[Stretch]:
+    """Merge the spans of hits, given best first as (document, span); hits are named by their place in `hits`.
+
+    Those that overlap become one; so do those that touch, unless `touching` is false.
+    """
     by_document: dict[int, list[int]] = {}
     for place, (document, _) in enumerate(hits):
         by_document.setdefault(document, []).append(place)
@@ -77,7 +84,7 @@ def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:
         group, span = [places[0]], hits[places[0]][1]
         for place in places[1:]:
             other = hits[place][1]
-            if other.start <= span.end:
+            if other.start < span.end + touching:
                 group.append(place)
                 span = Span(span.start, max(span.end, other.end))
             else:
@@ -87,16 +94,21 @@ def merge(hits: Sequence[tuple[int, Span]]) -> list[Stretch]:
     return sorted(found, key=lambda stretch: stretch.hits[0])
 
 
-def within_budget(hits: Sequence[tuple[int, Span]], budget: int | None) -> list[int]:
-    """The places of the hits, best first, whose windows fit together into `budget` code points; none is ever cut.
+def length(spans: Sequence[tuple[int, Span]]) -> int:
+    """The code points of spans of documents; shared text counts once."""
+    return sum(stretch.span.end - stretch.span.start for stretch in merge(spans))
 
-    Shared text counts once. A hit that does not fit is left out whole, and the next ones are tried.
+
+def fitted(hits: Sequence[tuple[int, Sequence[Span]]], budget: int | None) -> dict[int, tuple[int, Span]]:
+    """By the places of the hits, given best first as (document, spans that would do): what fits together into `budget`.
+
+    Of each hit it is the first of its spans with which all fits; none is ever cut. A hit of which none fits is left out, and
+    the next ones are tried. The budget counts code points, shared text once.
     """
-    if budget is None:
-        return list(range(len(hits)))
-    kept: list[int] = []
-    for place in range(len(hits)):
-        merged = merge([hits[other] for other in [*kept, place]])
-        if sum(stretch.span.end - stretch.span.start for stretch in merged) <= budget:
-            kept.append(place)
+    kept: dict[int, tuple[int, Span]] = {}
+    for place, (document, spans) in enumerate(hits):
+        for span in spans:
+            if budget is None or length([*kept.values(), (document, span)]) <= budget:
+                kept[place] = document, span
+                break
     return kept

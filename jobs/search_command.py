@@ -13,8 +13,7 @@ def add_arguments(added: argparse.ArgumentParser) -> None:
     added.add_argument("query")
     added.add_argument("-k", type=int, default=5, help="hits, before neighbours merge (default 5)")
     added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], default="hybrid", help="default hybrid")
-    added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side of a hit (default 0)")
-    added.add_argument("--within", choices=["section"], help="stop windows at headings")
+    _add_expansion(added)
     added.add_argument("--budget", type=int, help="most code points of text in all; no passage is cut")
     added.add_argument(
         "--where", action="append", default=[], metavar="KEY=VALUE", help="metadata; all given must hold"
@@ -27,6 +26,22 @@ def add_arguments(added: argparse.ArgumentParser) -> None:
         "--rerank", metavar="MODEL", help="a cross-encoder, a directory or owner/name, orders the best hits"
     )
     added.add_argument("--rerank-depth", type=int, default=50, metavar="N", help="hits that it reads (default 50)")
+
+
+def _add_expansion(added: argparse.ArgumentParser) -> None:
+    """What comes back around a hit; the defaults of runs are those of `indexing.expansion`, which is not loaded for them."""
+    kinds = "what a hit becomes: its window, the smallest section around it, a run of relevant chunks (default window)"
+    added.add_argument("--expand", choices=["window", "parent", "run"], default="window", help=kinds)
+    added.add_argument("--window", type=int, default=0, metavar="N", help="added on each side of a hit (default 0)")
+    added.add_argument(
+        "--window-by",
+        choices=["chunks", "characters", "tokens"],
+        default="chunks",
+        help="what --window counts; tokens are the embedder's (default chunks)",
+    )
+    added.add_argument("--within", choices=["section"], help="stop windows at headings")
+    added.add_argument("--run-penalty", type=float, metavar="P", help="what a chunk costs a run, 0 to 1 (default 0.2)")
+    added.add_argument("--run-length", type=int, metavar="N", help="most chunks of a run (default 15)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -50,6 +65,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         window=options.window,
         within_section=options.within == "section",
         budget=options.budget,
+        window_by=options.window_by,
+        expand=options.expand,
+        **_of_runs(options),
         filters=filters,
         fusion=_fusion(options, corpus.manifest.config),
         rerank=rerank,
@@ -62,3 +80,9 @@ def _fusion(options: argparse.Namespace, config: Mapping[str, Any]) -> Any:
     from indexing.fusion import options_of
 
     return options_of(config).fused_by.overridden(options.fusion, *(options.weights or (None, None)))
+
+
+def _of_runs(options: argparse.Namespace) -> dict[str, Any]:
+    """What is asked of runs; the rest is as usual."""
+    given = {"run_penalty": options.run_penalty, "run_length": options.run_length}
+    return {name: value for name, value in given.items() if value is not None}

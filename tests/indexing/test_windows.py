@@ -5,7 +5,12 @@ import pytest
 from enrichment.documents import Place, Record, load
 from enrichment.records import Document, DocumentId, Heading, Span
 from enrichment.split import SplitOptions, split
-from indexing.windows import Neighbour, Stretch, merge, widen, within_budget
+from indexing.windows import Neighbour, Stretch, fitted, merge, widen
+
+
+def kept(hits: list[tuple[int, Span]], budget: int | None) -> list[int]:
+    """The hits that a budget keeps where there is one span for each."""
+    return list(fitted([(document, (span,)) for document, span in hits], budget))
 
 
 def neighbours(text: str, headings: tuple[Heading, ...] = (), **options: object) -> list[Neighbour]:
@@ -88,19 +93,36 @@ def test_documents_never_merge_and_the_best_hit_ranks_a_passage() -> None:
 
 def test_a_budget_leaves_out_whole_hits_and_goes_on() -> None:
     hits = [(0, Span(0, 40)), (1, Span(0, 80)), (0, Span(100, 140))]
-    assert within_budget(hits, None) == [0, 1, 2]
-    assert within_budget(hits, 160) == [0, 1, 2]
-    assert within_budget(hits, 159) == [0, 1]
-    assert within_budget(hits, 119) == [0, 2]
-    assert within_budget(hits, 60) == [0]
-    assert within_budget(hits, 39) == []
+    assert kept(hits, None) == [0, 1, 2]
+    assert kept(hits, 160) == [0, 1, 2]
+    assert kept(hits, 159) == [0, 1]
+    assert kept(hits, 119) == [0, 2]
+    assert kept(hits, 60) == [0]
+    assert kept(hits, 39) == []
 
 
 def test_a_budget_keeps_the_best_hit_when_its_neighbours_do_not_fit() -> None:
     hits = [(0, Span(100, 200)), (0, Span(0, 110)), (0, Span(200, 290))]
-    assert within_budget(hits, 100) == [0]
-    assert within_budget(hits, 200) == [0, 1], "shared text counts once"
-    assert within_budget(hits, 190) == [0, 2]
+    assert kept(hits, 100) == [0]
+    assert kept(hits, 200) == [0, 1], "shared text counts once"
+    assert kept(hits, 190) == [0, 2]
+
+
+def test_a_smaller_span_stands_in_for_one_that_does_not_fit() -> None:
+    hits = [(0, (Span(0, 60), Span(10, 20))), (0, (Span(0, 60), Span(30, 40))), (1, (Span(0, 50), Span(0, 10)))]
+    assert fitted(hits, None) == {0: (0, Span(0, 60)), 1: (0, Span(0, 60)), 2: (1, Span(0, 50))}
+    assert fitted(hits, 70) == {0: (0, Span(0, 60)), 1: (0, Span(0, 60)), 2: (1, Span(0, 10))}
+    assert fitted(hits, 69) == {0: (0, Span(0, 60)), 1: (0, Span(0, 60))}
+    assert fitted(hits, 29) == {0: (0, Span(10, 20)), 1: (0, Span(30, 40))}
+
+
+def test_what_touches_stays_apart_on_demand_and_what_overlaps_never() -> None:
+    hits = [(0, Span(10, 20)), (0, Span(0, 10)), (0, Span(19, 25)), (1, Span(0, 10))]
+    assert merge(hits, touching=False) == [
+        Stretch(0, Span(10, 25), (0, 2)),
+        Stretch(0, Span(0, 10), (1,)),
+        Stretch(1, Span(0, 10), (3,)),
+    ]
 
 
 def test_a_huge_window_is_the_document() -> None:
