@@ -32,7 +32,7 @@ from indexing.workers import OverloadError, Workers
 PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _MAX_ID = 8192  # code points; an id is as long as its source made it, a request line has 64 KiB
-_MAX_BUDGET = 1_000_000  # code points
+MAX_BUDGET = 1_000_000  # code points
 _WIDEST: dict[WindowBy, int] = {"chunks": 50, "characters": 20_000, "tokens": 4000}  # each some 20,000 code points
 _AS_THEY_ARE = {"k", "mode", "expand", "window", "window_by", "run_penalty", "run_length"}
 _NOT_THERE = {"/document", "/chunk", "/chunks"}  # routes whose ConfigError is about what the snapshot holds
@@ -40,7 +40,7 @@ _NOT_THERE = {"/document", "/chunk", "/chunks"}  # routes whose ConfigError is a
 _EXPAND = "what a hit becomes: its window, the smallest section around it, or a run of relevant chunks"
 _WINDOW = f"that many on each side of a hit; at most {', '.join(f'{most} {name}' for name, most in _WIDEST.items())}"
 _BUDGET = (
-    f"most code points of text in all; for parents {_MAX_BUDGET} if none is given, since one may be a whole document"
+    f"most code points of text in all; for parents {MAX_BUDGET} if none is given, since one may be a whole document"
 )
 Id = Annotated[str, Field(min_length=1, max_length=_MAX_ID, description="a document's id, slashes and all")]
 Window = Annotated[int, Field(ge=0, le=50, description="neighbouring chunks on each side")]
@@ -65,7 +65,7 @@ class SearchParameters(_Parameters):
     within: Within = None
     run_penalty: float = Field(RUN_PENALTY, ge=0, le=1, description="what each chunk of a run costs it; of expand=run")
     run_length: int = Field(RUN_LENGTH, ge=1, le=100, description="most chunks of a run; of expand=run")
-    budget: int | None = Field(None, ge=1, le=_MAX_BUDGET, description=_BUDGET)
+    budget: int | None = Field(None, ge=1, le=MAX_BUDGET, description=_BUDGET)
     where: list[Condition] = Field([], max_length=20, description="key=value of the metadata; all given must hold")
     title: str | None = Field(None, max_length=1000, description="a part of the title, in any case of letters")
     id_prefix: str | None = Field(None, max_length=_MAX_ID, description="how the document's id begins")
@@ -76,16 +76,16 @@ class SearchParameters(_Parameters):
     @field_validator("window")
     @classmethod
     def _limited(cls, window: int, others: ValidationInfo) -> int:
-        most = _WIDEST[others.data.get("window_by", "chunks")]
-        if window > most:
-            raise PydanticCustomError("window", "Input should be at most {most} here", {"most": most})
+        by = others.data.get("window_by", "characters")  # absent if it is none that there is: that is then what is said
+        if window > _WIDEST[by]:
+            raise PydanticCustomError("window", "Input should be at most {most} {by}", {"most": _WIDEST[by], "by": by})
         return window
 
     def options(self, configured: Fusion) -> dict[str, Any]:
         """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing."""
         return {
             **self.model_dump(include=_AS_THEY_ARE),
-            "budget": _MAX_BUDGET if self.budget is None and self.expand == "parent" else self.budget,
+            "budget": MAX_BUDGET if self.budget is None and self.expand == "parent" else self.budget,
             "within_section": self.within is not None,
             "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
             "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight),

@@ -153,7 +153,11 @@ class Snapshot:
         found = self.open_indexes(mode).search_many(queries, depth, mode, filters, fusion)
         if rerank:
             found = [self._reranked(query, hits, rerank) for query, hits in zip(queries, found, strict=True)]
-        return [assembled(self._stored, hits, k, how, budget, lambda: self._tokenizer) for hits in found]
+        return [self.passages(hits, k, how, budget) for hits in found]
+
+    def passages(self, ranking: Sequence[Hit], k: int, how: Expansion, budget: int | None = None) -> list[Passage]:
+        """The k first hits of a ranking expanded, in at most `budget` code points; runs also look at the hits behind them."""
+        return assembled(self._stored, ranking, k, how, budget, lambda: self._tokenizer)
 
     def _reranked(self, query: str, hits: Sequence[Hit], options: RerankOptions) -> list[Hit]:
         """The first `depth` hits in order of the cross-encoder's scores, ties in the order they had; the others behind them."""

@@ -6,16 +6,20 @@ import sys
 import threading
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from indexing import s3
+from indexing.passages import Passage
+from jobs.golden import GoldenSpan
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
 
 import dense  # noqa: E402
+import expansion  # noqa: E402
 import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
@@ -108,6 +112,30 @@ def test_nights_are_printed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     assert 0 < calls[1] < calls[0] / 5
     assert (costs[0]["of full"], costs[0]["segments"], costs[0]["dead rows"]) == ("100.00%", "1", "0")
     assert (costs[1]["segments"], costs[1]["compaction"]) == ("2", "0.00%") and int(costs[1]["dead rows"]) > 0
+
+
+def test_recall_is_of_golden_characters_and_set_against_those_returned() -> None:
+    passages = [Passage("d", None, 0, 20, "x" * 20, 1.0, ()), Passage("e", None, 0, 80, "x" * 80, 1.0, ())]
+    found = expansion.measured([passages, []], [[GoldenSpan("d", 10, 30)], [GoldenSpan("d", 0, 5)]])
+    assert found == expansion.Found(0.25, 50.0)
+    assert (found.cell(), expansion.Found(0.0, 0.0).cell()) == ("25.0 / 500.0", "0.0 / 0.0")
+
+
+def test_every_way_to_expand_hits_is_asked_the_same_questions(
+    open_corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "# Roof\n\nSlates crack in frost. Look after storms.\n\n# Kettle\n\nUse vinegar monthly. Rinse it twice.\n"
+    corpus = open_corpus({"a.md": text})
+    start = text.index("Use")
+    span = {"document_id": "a.md", "start": start, "end": start + 40}
+    (tmp_path / "golden.jsonl").write_text(json.dumps({"query": "use vinegar", "spans": [span]}))
+    expansion.main([corpus.storage.uri, str(tmp_path / "golden.jsonl"), "-k", "1", "--budgets", "30", "1000"])
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[3:]]
+    recalls = {name: [float(cell.partition(" / ")[0]) for cell in cells] for name, *cells in lines}
+    assert len(recalls) == 15
+    assert recalls["window of 0 chunks"] == [52.5, 52.5]
+    assert recalls["window of 1 chunks"] == [0.0, 97.5]
+    assert recalls["parent"] == [52.5, 97.5]
 
 
 @pytest.mark.soak

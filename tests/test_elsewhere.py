@@ -224,6 +224,24 @@ def test_a_retriever_answers_with_original_text_and_follows_a_refresh(
     assert "remote.md" not in {metadata["document_id"] for _, metadata in after}
 
 
+@pytest.mark.parametrize("framework", [langchain, llama_index])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"window": 30, "window_by": "characters"},
+        {"window": 4, "window_by": "tokens", "within_section": True},
+        {"expand": "parent", "budget": 400},
+        {"expand": "run", "run_penalty": 0.05, "run_length": 4},
+    ],
+)
+def test_a_retriever_expands_hits_as_a_search_does(framework: Any, how: dict[str, Any], nights: Any) -> None:
+    corpus = serving.open(str(nights.root / "corpus"))
+    ask, _ = framework(corpus, k=3, **how)
+    found = [text for text, _ in ask(QUERY)]
+    assert found == [passage.text for passage in corpus.search(QUERY, 3, **how)]
+    assert found != [passage.text for passage in corpus.search(QUERY, 3)]
+
+
 def test_asynchronous_questions_do_not_wait_for_each_other_in_the_loop(nights: Any) -> None:
     """A search runs in a thread: the loop goes on."""
     corpus = serving.open(str(nights.root / "corpus"))

@@ -69,6 +69,12 @@ def client_of(corpus: Corpus, token: str | None = None, limits: Limits | None = 
         {},
         {"window": "1"},
         {"window": "2", "within": "section"},
+        {"window": "25", "window-by": "characters"},
+        {"window": "4", "window-by": "tokens", "within": "section"},
+        {"expand": "parent"},
+        {"expand": "parent", "budget": "150"},
+        {"expand": "run"},
+        {"expand": "run", "run-penalty": "0.05", "run-length": "3"},
         {"budget": "60"},
         {"title": "roof"},
         {"id-prefix": "roof"},
@@ -180,7 +186,20 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ("/search?q=a&k=101", 422, "k is '101'"),
         ("/search?q=a&k=many", 422, "k is 'many'"),
         ("/search?q=a&window=-1", 422, "window is '-1'"),
-        ("/search?q=a&window=51", 422, "window is '51'"),
+        ("/search?q=a&window=51", 422, "window is '51'; it should be at most 50 chunks"),
+        (
+            "/search?q=a&window=20001&window_by=characters",
+            422,
+            "window is '20001'; it should be at most 20000 characters",
+        ),
+        ("/search?q=a&window_by=tokens&window=4001", 422, "window is '4001'; it should be at most 4000 tokens"),
+        ("/search?q=a&window_by=words&window=60", 422, "window_by is 'words'"),
+        ("/search?q=a&expand=page", 422, "expand is 'page'"),
+        ("/search?q=a&expand=parent&window=1", 422, "expand is parent, which takes no window"),
+        ("/search?q=a&run_length=3", 422, "expand is window, which has no runs"),
+        ("/search?q=a&expand=run&run_penalty=1.5", 422, "run_penalty is '1.5'"),
+        ("/search?q=a&expand=run&run_penalty=nan", 422, "run_penalty is"),
+        ("/search?q=a&expand=run&run_length=101", 422, "run_length is '101'"),
         ("/search?q=a&budget=0", 422, "budget is '0'"),
         ("/search?q=a&where=owner", 422, "no condition on metadata"),
         ("/search?q=a&fusion=best", 422, "fusion is 'best'"),
@@ -220,6 +239,23 @@ def test_openapi_describes_the_answers_and_names_no_other_host(client: TestClien
     assert set(schema["components"]["schemas"]["PassageHit"]["properties"]) >= {"chunk_index", "score", "context"}
     assert "http://" not in json.dumps(schema)
     assert "https://" not in json.dumps(schema)
+
+
+def test_openapi_describes_every_way_to_expand_a_hit(client: TestClient) -> None:
+    given = client.get("/openapi.json").json()["paths"]["/search"]["get"]["parameters"]
+    known = {parameter["name"]: parameter for parameter in given}
+    assert known["expand"]["schema"]["enum"] == ["window", "parent", "run"]
+    assert known["window_by"]["schema"]["enum"] == ["chunks", "characters", "tokens"]
+    assert "50 chunks, 20000 characters, 4000 tokens" in known["window"]["description"]
+    assert (known["run_penalty"]["schema"]["maximum"], known["run_length"]["schema"]["maximum"]) == (1, 100)
+
+
+def test_parents_without_a_budget_have_the_services_own(corpus: Corpus, client: TestClient, monkeypatch: Any) -> None:
+    asked = {"q": "vinegar", "mode": "lexical", "expand": "parent"}
+    whole = client.get("/search", params=asked).json()["passages"][0]
+    monkeypatch.setattr(http, "MAX_BUDGET", len(whole["text"]) - 1)
+    (hit,) = client.get("/search", params=asked).json()["passages"]
+    assert (hit["start"], hit["end"]) == (hit["hits"][0]["start"], hit["hits"][0]["end"])
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/search?q=roof", "/search", "/nowhere", "/metrics", "/health"])
