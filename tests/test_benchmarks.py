@@ -127,15 +127,15 @@ def test_every_way_to_expand_hits_is_asked_the_same_questions(
     text = "# Roof\n\nSlates crack in frost. Look after storms.\n\n# Kettle\n\nUse vinegar monthly. Rinse it twice.\n"
     corpus = open_corpus({"a.md": text})
     start = text.index("Use")
-    span = {"document_id": "a.md", "start": start, "end": start + 40}
+    span = {"document_id": "a.md", "start": start, "end": len(text)}
     (tmp_path / "golden.jsonl").write_text(json.dumps({"query": "use vinegar", "spans": [span]}))
     expansion.main([corpus.storage.uri, str(tmp_path / "golden.jsonl"), "-k", "1", "--budgets", "30", "1000"])
     lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[3:]]
     recalls = {name: [float(cell.partition(" / ")[0]) for cell in cells] for name, *cells in lines}
     assert len(recalls) == 15
-    assert recalls["window of 0 chunks"] == [52.5, 52.5]
-    assert recalls["window of 1 chunks"] == [0.0, 97.5]
-    assert recalls["parent"] == [52.5, 97.5]
+    assert recalls["window of 0 chunks"] == [56.8, 56.8]
+    assert recalls["window of 1 chunks"] == [0.0, 100.0]
+    assert recalls["parent"] == [56.8, 100.0]
 
 
 @pytest.mark.soak
