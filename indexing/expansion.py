@@ -11,8 +11,8 @@ from enrichment.errors import ConfigError
 Expand = Literal["window", "parent", "run"]
 WindowBy = Literal["chunks", "characters", "tokens"]
 
-RUN_PENALTY = 0.7
-RUN_LENGTH = 5
+RUN_PENALTY = 0.8
+RUN_LENGTH = 3
 """Measured in docs/measurements.md: scores fused by rank fall slowly, so that a small penalty makes every run a long one."""
 
 

@@ -40,8 +40,8 @@ def _add_expansion(added: argparse.ArgumentParser) -> None:
         help="what --window counts; tokens are the embedder's (default chunks)",
     )
     added.add_argument("--within", choices=["section"], help="stop windows at headings")
-    added.add_argument("--run-penalty", type=float, metavar="P", help="what a chunk costs a run, 0 to 1 (default 0.7)")
-    added.add_argument("--run-length", type=int, metavar="N", help="most chunks of a run (default 5)")
+    added.add_argument("--run-penalty", type=float, metavar="P", help="what a chunk costs a run, 0 to 1 (default 0.8)")
+    added.add_argument("--run-length", type=int, metavar="N", help="most chunks of a run (default 3)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jobs import search_command
         ),
         ({"expand": "run", "within_section": True}, "expand is run, which takes no window"),
         ({"expand": "parent", "window_by": "tokens"}, "expand is parent, which takes no window"),
-        ({"run_length": 3}, "expand is window, which has no runs; leave run_penalty and run_length out"),
+        ({"run_length": 7}, "expand is window, which has no runs; leave run_penalty and run_length out"),
         ({"expand": "parent", "run_penalty": 0.9}, "expand is parent, which has no runs"),
     ],
 )

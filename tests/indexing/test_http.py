@@ -196,7 +196,7 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ("/search?q=a&window_by=words&window=60", 422, "window_by is 'words'"),
         ("/search?q=a&expand=page", 422, "expand is 'page'"),
         ("/search?q=a&expand=parent&window=1", 422, "expand is parent, which takes no window"),
-        ("/search?q=a&run_length=3", 422, "expand is window, which has no runs"),
+        ("/search?q=a&run_length=7", 422, "expand is window, which has no runs"),
         ("/search?q=a&expand=run&run_penalty=1.5", 422, "run_penalty is '1.5'"),
         ("/search?q=a&expand=run&run_penalty=nan", 422, "run_penalty is"),
         ("/search?q=a&expand=run&run_length=101", 422, "run_length is '101'"),

@@ -53,7 +53,7 @@ def test_the_best_run_is_taken_out_before_the_next_is_looked_for() -> None:
 
 
 def test_a_run_without_a_hit_is_not_returned_and_its_chunks_are_not_given_to_others() -> None:
-    values = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.3}
+    values = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.6}  # of three at most 0-2 is worth most, and 1-3 holds the hit
     assert extracted(values, [3], penalty=0.5, longest=3) == [(3, 3)]
     assert extracted({0: 0.4, 5: 1.0}, [5]) == [(5, 5)]
 
@@ -70,9 +70,9 @@ def test_without_a_penalty_a_run_is_as_long_as_it_may_be_and_no_padding_is_added
 
 
 def test_runs_never_cross_a_document() -> None:
-    relevance = {Place(0, 4): 1.0, Place(1, 0): 1.0, Place(1, 1): 0.9}
-    found = extract(relevance, [Place(0, 4), Place(1, 0)], 0.2, 15, anything)
-    assert [(run.document, run.first, run.last) for run in found] == [(1, 0, 1), (0, 4, 4)]
+    relevance = {Place(0, 4): 1.0, Place(1, 5): 1.0, Place(1, 6): 0.9}
+    found = extract(relevance, [Place(0, 4), Place(1, 5)], 0.2, 15, anything)
+    assert [(run.document, run.first, run.last) for run in found] == [(1, 5, 6), (0, 4, 4)]
 
 
 def test_lesser_runs_are_tried_where_one_does_not_fit() -> None:

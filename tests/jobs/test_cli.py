@@ -158,7 +158,7 @@ def test_doctor_names_what_it_looked_at(tmp_path: Path, capsys: pytest.CaptureFi
         (["--window-by", "words"], "invalid choice: 'words'"),
         (["--expand", "parent", "--window", "1"], "expand is parent, which takes no window"),
         (["--expand", "run", "--run-penalty", "2"], "run_penalty is 2.0; it must be a number from 0 to 1"),
-        (["--run-length", "3"], "expand is window, which has no runs"),
+        (["--run-length", "7"], "expand is window, which has no runs"),
     ],
 )
 def test_a_search_that_cannot_be_is_one_sentence_and_exit_2(
