@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from enrichment import extraction
 from enrichment.admission import Admission, Held
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
+from enrichment.extraction import Extraction
 from enrichment.guards import Judgement
 from enrichment.needs import STANDS_ALONE, needs
-from enrichment.recipe import Given, Questions, Recipe, Verdict
+from enrichment.recipe import AskOnce, Given, Questions, Recipe, Verdict
 from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Status
 from enrichment.scopes import Scope
 from enrichment.strategies import UNGROUNDED, ContextOptions, Outcome, Tokens, Ungrounded, skipped
 from enrichment.tokens import Encoding
 
 ALWAYS = "always"  # the rule by which all chunks are asked about
+_NEEDED = "needed: "
 RETRY_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
 _PROMPTS_REMEMBERED = 10_000  # documents of one size, and so all copies of one, are worked on soon after each other
 
@@ -53,6 +56,7 @@ class Generation:
         older: Callable[[Document, Chunk], Context | None] = lambda document, chunk: None,
         done: Callable[[Document, Context], None] = lambda document, context: None,
         language: str = "en",
+        extracting: Extraction | None = None,
     ) -> None:
         self._engine = engine
         self.admission = Admission(engine.capacity)
@@ -65,6 +69,7 @@ class Generation:
         self._paid = paid
         self._older = older  # what the document's older version has for a chunk, whatever its prompt
         self._language = language  # of the documents, for the rules of `only: needed`
+        self._extraction = extracting
         self._done = done  # called with every context that the model wrote, as it is written
         # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
         # to be grounded differs between two documents that begin alike.
@@ -79,9 +84,8 @@ class Generation:
     async def contexts(
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
     ) -> Outcome:
-        if len(chunks) < self._recipe.least_chunks:
-            return skipped(document, chunks, "single_chunk")
         assert encoding is not None
+        given = Given(document, headings, chunks, encoding, self._max_prompt_tokens)
         once: list[Answer] = []
 
         async def ask_once(prompt: np.ndarray, judge: Verdict) -> str | None:
@@ -89,20 +93,37 @@ class Generation:
                 once.append(await self._answer(document, prompt, judge))
             return once[-1].context.text
 
-        needed: Sequence[str | None] = [ALWAYS] * len(chunks)
-        if self._options.only == "needed" and not any(needed := needs(document, chunks, self._language)):
-            return skipped(document, chunks, STANDS_ALONE)
-        given = Given(document, headings, chunks, encoding, self._max_prompt_tokens)
-        work = await self._recipe.questions(given, ask_once)
-        # Scopes come in in their order, and the prompts of one are built as their turns come.
-        cuts = work.scopes(self._max_prompt_tokens)
-        answered = await gather_in_order([self._scope(work, scope, needed) for scope in cuts])
-        answers = [answer for scope in answered for answer in scope]
+        found = await ask_once(*self._extraction.question(given)) if self._extraction else None
+        answers = await self._answers(given, ask_once)
         tokens = Tokens()
         for answer in [*once, *answers]:
             self._kept.pop((document.id, answer.context.key or b""), None)
             tokens = tokens.plus(answer.tokens)
-        return Outcome(tuple(a.context for a in answers), tuple(a.generated for a in answers), tokens)
+        return Outcome(
+            tuple(answer.context for answer in answers),
+            tuple(answer.generated for answer in answers),
+            tokens,
+            tuple(answer.context for answer in once if not answer.generated),
+            extraction.read(found or ""),
+        )
+
+    async def _answers(self, given: Given, ask_once: AskOnce) -> list[Answer]:
+        """One for each chunk, in order."""
+        chunks, needed = given.chunks, list[str | None]()
+        reason = "single_chunk" if len(chunks) < self._recipe.least_chunks else None
+        if reason is None:
+            needed = [ALWAYS] * len(chunks)
+            if self._options.only == "needed":
+                needed = needs(given.document, chunks, self._language)
+                reason = None if any(needed) else STANDS_ALONE
+        if reason is not None:
+            contexts = skipped(given.document, chunks, reason).contexts
+            return [Answer(context, False, Tokens()) for context in contexts]
+        work = await self._recipe.questions(given, ask_once)
+        # Scopes come in in their order, and the prompts of one are built as their turns come.
+        cuts = work.scopes(given.max_tokens)
+        answered = await gather_in_order([self._scope(work, scope, needed) for scope in cuts])
+        return [answer for scope in answered for answer in scope]
 
     async def _scope(self, work: Questions, scope: Scope, needed: Sequence[str | None]) -> list[Answer]:
         """The scope's answers; by `needed`, of all the document's chunks, one without a rule is not asked about."""
@@ -118,10 +139,8 @@ class Generation:
         async with self.admission.request():
             answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), chunk)
         held.finished_one()
-        context = answer.context
-        if rule is not ALWAYS and context.status == Status.OK:
-            context = replace(context, reason="; ".join(filter(None, [context.reason, f"needed: {rule}"])))
-        return replace(answer, context=replace(context, scope=work.read(scope, chunk)))
+        context = replace(answer.context, scope=work.read(scope, chunk), reason=_told(answer.context, rule))
+        return replace(answer, context=context)
 
     async def _answer(
         self, document: Document, prompt: np.ndarray, judge: Verdict, chunk: Chunk | None = None
@@ -214,6 +233,14 @@ class Generation:
             retries=sum(attempt.prompt_tokens - attempt.cached_tokens for attempt in retries),
             output=sum(attempt.output_tokens for attempt in attempts),
         )
+
+
+def _told(context: Context, rule: str) -> str | None:
+    """The reason on a context's row, with the rule by which it was asked for; what an older row says of that is forgotten."""
+    if context.status != Status.OK:
+        return context.reason
+    own = (context.reason or "").partition(_NEEDED)[0].removesuffix("; ")
+    return "; ".join(filter(None, [own, _NEEDED + rule if rule is not ALWAYS else ""])) or None
 
 
 def _under(policy: Ungrounded, judgement: Judgement) -> Judgement:

@@ -4,8 +4,9 @@
 table of these, `generation.py` carries one out.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from enrichment.errors import ConfigError
@@ -25,6 +26,7 @@ _CONTEXT_TOKENS, _REWRITE_TOKENS = (
     512,
 )  # of an answer: two sentences; what a chunk of 200 tokens says, said at length
 _MOST_CHUNKS = 100
+_FIELD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a key of metadata, and a word for the model
 _OF_ANSWERS = ("strategy", "max_output_tokens", "reuse", "ungrounded")
 
 
@@ -54,6 +56,8 @@ class ContextOptions:
     """The least cosine of two chunks that are alike."""
     summary: bool = False
     """Whether a summary of the document, written once, stands before the chunks."""
+    extract: tuple[str, ...] = ()
+    """Fields that the model copies out of a document into its metadata, for filters: `[date, parties]`."""
 
     def __post_init__(self) -> None:
         if self.max_output_tokens is None:
@@ -68,6 +72,11 @@ class ContextOptions:
         if not -1 <= self.semantic_similarity_threshold <= 1:
             raise ConfigError(
                 f"context.semantic_similarity_threshold is {self.semantic_similarity_threshold}; it is a cosine, from -1 to 1"
+            )
+
+        if len(set(self.extract)) < len(self.extract) or not all(map(_FIELD.fullmatch, self.extract)):
+            raise ConfigError(
+                f"context.extract is {', '.join(self.extract)}; name each field once, in small letters, digits and _"
             )
 
     @property
@@ -90,6 +99,7 @@ class ContextOptions:
         if not self.asks_model:
             return {"strategy": self.strategy}
         names = [*_OF_ANSWERS, *(["summary"] if self.rewrites else ["prompt"])]
+        names += ["extract"] if self.extract else []
         names += ["only"] if self.only != "always" else []
         names += ["forward_chunks", "backward_chunks"] if NEIGHBORHOOD in self.names else []
         names += ["semantic_neighbors", "semantic_similarity_threshold"] if SEMANTIC in self.names else []
@@ -129,6 +139,10 @@ class Outcome:
     contexts: tuple[Context, ...]
     generated: tuple[bool, ...]
     tokens: Tokens
+    besides: tuple[Context, ...] = ()
+    """What was paid for before of questions about the document as a whole."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the model copied out of the document."""
 
 
 class Strategy(Protocol):

@@ -89,6 +89,10 @@ class Config:
         if self.model is not None and self.context.max_output_tokens * 2 > self.model.max_model_len:
             raise ConfigError("context.max_output_tokens is over half of model.max_model_len; lower it")
         recipes.check(self.context)
+        if self.context.extract and not self.context.asks_model:
+            raise ConfigError(
+                f"context.extract asks a model, and context.strategy {self.context.strategy} has none; leave one of them out"
+            )
         if self.context.asks_model and self.model is None:
             raise ConfigError(
                 f"context.strategy is {self.context.strategy}, which needs a model; add the section model with a name"

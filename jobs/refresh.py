@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from enrichment import recipes
+from enrichment import extraction, recipes
 from enrichment.embed import embedder_fingerprint, open_embedder
 from enrichment.errors import ConfigError
 from indexing import dense_kind, layout, live, manifest, staging
@@ -270,6 +270,8 @@ def check_models(config: Config, previous: Manifest | None = None) -> tuple[int,
     if config.context.asks_model and config.model is not None:
         fingerprints["prompt"] = recipes.fingerprint(config.context)
         fingerprints["model"] = checked_model(config.model)
+        if config.context.extract:
+            fingerprints["extraction"] = extraction.fingerprint(config.context.extract)
     return dimension, fingerprints
 
 

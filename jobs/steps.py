@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from enrichment.embed import open_embedder, open_tokenizer
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
+from enrichment.extraction import Extraction
 from enrichment.fake_engine import FakeEngine
 from enrichment.generation import Generation
 from enrichment.materials import Materials
@@ -133,6 +134,7 @@ class EnrichDocuments:
             of_chunk,
             self._done,
             config.split.language,
+            Extraction(self._model_tokenizer, chat, config.context.extract) if config.context.extract else None,
         )
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
@@ -205,8 +207,9 @@ class EnrichDocuments:
             return self._quarantined(ref, error)
         self._record_reused(loaded.document, outcome)
         config = self._run.config
+        metadata = {**outcome.metadata, **loaded.document.metadata}  # what the source says itself is never replaced
         return Enriched(
-            document=loaded.document,
+            document=replace(loaded.document, metadata=metadata),
             source=source,
             source_sha256=sha256,
             replaced=loaded.replaced,
@@ -223,11 +226,11 @@ class EnrichDocuments:
 
     def _record_reused(self, document: Document, outcome: Outcome) -> None:
         """Have what was paid for under another id in the ledger under this one too: later nights look nowhere else."""
-        for context, generated in zip(outcome.contexts, outcome.generated, strict=True):
-            if self._contexts is None or generated or context.key is None:
+        reused = [c for c, generated in zip(outcome.contexts, outcome.generated, strict=True) if not generated]
+        for context in (*reused, *outcome.besides):
+            if self._contexts is None or context.key is None or self._contexts.is_of(context.key, document.id):
                 continue
-            if not self._contexts.is_of(context.key, document.id):
-                self._ledger.add(ledger.Paid(document.id, context))
+            self._ledger.add(ledger.Paid(document.id, context))
 
     def _prepared(self, ref: dict[str, Any]) -> _Prepared | DocumentError:
         try:

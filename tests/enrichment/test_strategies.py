@@ -643,3 +643,15 @@ def test_who_waits_for_another_documents_prompt_asks_itself_if_that_fails() -> N
     failed, outcome = asyncio.run(both())
     assert isinstance(failed, OperationError)
     assert {context.status for context in outcome.contexts} == {Status.OK}
+
+
+def test_a_reused_context_forgets_by_which_rule_it_was_asked_for() -> None:
+    """Rows of an older version tell the rule; the prompt, and so the key, is the same under any."""
+    text = "# The mill\n\nThe roof of the mill.\n\n# The mill\n\nThis costs nothing at the mill.\n"
+    given = Document(DocumentId("mill"), text, title="The mill")
+    needed = ContextOptions(only="needed")
+    first = Maker(Scripted(), options=needed).run(given).contexts[1]
+    assert first.key is not None and first.reason == "needed: referent 'this'"
+    older = {first.key: replace(first, output=None)}
+    assert Maker(Scripted(), options=needed, paid=older).run(given).contexts[1].reason == first.reason
+    assert Maker(Scripted(), paid=older).run(given).contexts[1].reason is None

@@ -43,6 +43,8 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"context": {"strategy": ["semantic", "semantic"]}}, 'context.strategy is "semantic+semantic"'),
         ({"context": {"strategy": []}}, 'context.strategy is ""'),
         ({"context": {"strategy": "semantic", "semantic_similarity_threshold": 1.5}}, "it is a cosine"),
+        ({"context": {"extract": ["Date"]}}, "context.extract is Date"),
+        ({"context": {"strategy": "header", "extract": ["date"]}}, "context.extract asks a model"),
         ({"context": {"strategy": "neighborhood", "forward_chunks": -1}}, "context.forward_chunks is -1"),
         ({"model": {"name": "fake", "replicas": 0}}, "model.replicas is 0"),
         ({"model": None}, "needs a model"),

@@ -15,6 +15,7 @@ from enrichment.engine import Completion
 from enrichment.fake_engine import FakeEngine
 from enrichment.tokens import FakeTokenizer
 from indexing import answers, destination, export, serving
+from indexing.filters import Filter
 from jobs import show
 
 RULES = [
@@ -155,6 +156,11 @@ def test_a_summary_is_paid_for_once(nights: Any, monkeypatch: pytest.MonkeyPatch
     nights.write(lease=lease(*RULES) + "\n")
     nights.refresh(context=NEAR | {"summary": True}, limits={"fallback": 1.0})
     assert asked == [], "what a guard refused is paid for, too"
+    (nights.docs / "lease.md").rename(nights.docs / "let.md")
+    nights.refresh(context=NEAR | {"summary": True}, limits={"fallback": 1.0, "deleted": 1.0})
+    nights.write(let=lease(*RULES) + "\n\n")
+    nights.refresh(context=NEAR | {"summary": True}, limits={"fallback": 1.0})
+    assert asked == [], "and stays so under another name"
 
 
 def test_rows_are_shown_as_people_know_them_who_come_from_r2r(nights: Any, rewriter: Rewriter, tmp_path: Path) -> None:
@@ -178,3 +184,39 @@ def test_rows_are_shown_as_people_know_them_who_come_from_r2r(nights: Any, rewri
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert next(r for r in records if r["chunk_index"] == 2 and r["document_id"] == "lease.md")["enrichment"] == view
     assert next(r for r in records if r["document_id"] == "alone.md")["enrichment"] is None
+
+
+def test_fields_are_copied_into_the_metadata_once_and_searches_filter_by_them(
+    nights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    copying = FakeTokenizer().encode("Copy out the fields.").ids.tolist()
+
+    async def generate(self: Any, prompt: Any, sampling: Any, enough: Any = None) -> Completion:
+        ids = list(prompt)
+        is_fields = any(ids[n : n + len(copying)] == copying for n in range(len(ids)))
+        asked.append(is_fields)
+        text = " the month of May\nparties: Selby Mill\n" if is_fields else " is about the mill."
+        return Completion(text, "stop", len(ids), 0, 9)
+
+    monkeypatch.setattr(FakeEngine, "generate", generate)
+    context = {"strategy": "situate", "extract": ["month", "parties"]}
+    nights.write(
+        lease=lease(*RULES),
+        other=lease("Nothing of the kind.", "Nor here."),
+        own="---\nparties: Ada\n---\n\n# Own\n\nThe Selby Mill again.\n",
+    )
+    result = nights.refresh(context=context)
+    assert asked.count(True) == 3 and result.chunks["generated"] == asked.count(False)
+    found = {name: json.loads(nights.open().document(f"{name}.md")["metadata"]) for name in ("lease", "other", "own")}
+    assert found["lease"] == {"month": "the month of May", "parties": "Selby Mill"}
+    assert found["other"] == {}, "what the document does not say is not kept"
+    assert found["own"]["parties"] == "Ada", "what the source says stays"
+    hits = nights.open().search("the mill", 5, "lexical", filters=Filter((("parties", "Selby Mill"),)))
+    assert {hit.document_id for hit in hits} == {"lease.md"}
+    asked.clear()
+    nights.write(lease=lease(*RULES[:3]))
+    nights.refresh(context=context)
+    nights.write(lease=lease(*RULES))
+    nights.refresh(context=context)
+    assert asked.count(True) == 1, "the text that was asked about before is paid for"
