@@ -57,12 +57,15 @@ class Generation:
         done: Callable[[Document, Context], None] = lambda document, context: None,
         language: str = "en",
         extracting: Extraction | None = None,
+        attempts: int = 2,
     ) -> None:
         self._engine = engine
         self.admission = Admission(engine.capacity)
         self._recipe = recipe
         self._options = options
-        self._sampling = Sampling(max_tokens=options.max_output_tokens)
+        first = Sampling(max_tokens=options.max_output_tokens)
+        self._sampling = first
+        self._samplings = (first, replace(first, repetition_penalty=RETRY_PENALTY, urgent=True))[:attempts]
         self._max_prompt_tokens = max_model_len - options.max_output_tokens
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
@@ -182,7 +185,7 @@ class Generation:
         attempts: list[Completion] = []
         before, self._last = self._last, prompt
         judgement, output = Judgement(None, None), ""
-        for sampling in (self._sampling, replace(self._sampling, repetition_penalty=RETRY_PENALTY, urgent=True)):
+        for sampling in self._samplings:
             try:
                 attempts.append(await self._engine.generate(ids, sampling, judge.enough))
             except PromptRefusedError as error:

@@ -6,7 +6,6 @@ for `semantic`, and nothing is written.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +34,10 @@ COUNTED = pa.schema([("id", pa.string()), ("status", pa.string()), *((name, pa.i
 class CountDocuments(EnrichDocuments):
     """References -> counts. Equal texts of two calls are counted twice, as two workers would embed them."""
 
+    attempts = 1  # what a made-up answer is worth says nothing of a model's
+
     def __init__(self, run: Run, report: Report) -> None:
-        # A policy on names would have every made-up answer asked for again; it is no part of a key.
-        context = replace(run.config.context, ungrounded="keep")
-        super().__init__(replace(run, config=replace(run.config, context=context)), report, _no_model)
+        super().__init__(run, report, _no_model)
         self._embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
         self._paid_vectors = ledger.read_vectors(self._storage, self._embedder.dimension, run.reuse.ids)
 
@@ -65,7 +64,9 @@ class CountDocuments(EnrichDocuments):
             return np.bincount(owners[of_rows], minlength=units.num_rows)
 
         statuses = np.array(rows["status"].to_pylist(), dtype=object)
-        scopes = rows["scope_start"].to_numpy()
+        # A rewrite reads passages, not scopes.
+        starts = rows["scope_start"].to_numpy()
+        scopes = np.zeros_like(starts) if self._run.config.context.rewrites else starts
         found = {
             "chunks": per_document(np.arange(rows.num_rows)),
             "skipped": per_document(np.flatnonzero(statuses == Status.SKIPPED)),

@@ -92,6 +92,9 @@ class _Prepared(NamedTuple):
 class EnrichDocuments:
     """References -> units. Holds the language model; documents of one call go through it back to back."""
 
+    attempts = 2
+    """At an answer that is not refused."""
+
     def __init__(self, run: Run, report: Report, start: Callable[[ModelOptions], Engine] | None = None) -> None:
         run.enter()
         config = run.config
@@ -135,6 +138,7 @@ class EnrichDocuments:
             self._done,
             config.split.language,
             Extraction(self._model_tokenizer, chat, config.context.extract) if config.context.extract else None,
+            self.attempts,
         )
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))

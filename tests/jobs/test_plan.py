@@ -99,6 +99,21 @@ def test_oversized_documents_and_long_texts_are_counted(nights: Any) -> None:
     agree(found, nights.refresh(**settings))
 
 
+@pytest.mark.parametrize("strategy", ["keywords", "questions", "neighborhood", "semantic"])
+def test_prompts_of_every_strategy_are_counted_once_and_no_rewrite_calls_a_document_oversized(
+    nights: Any, strategy: str
+) -> None:
+    """What the fake model answers is no list, question or rewrite: a refresh asks twice, first attempts are what is planned."""
+    nights.write(**{name: text(name, *RULES) for name in ("ash", "birch")})
+    context = {"strategy": strategy, "semantic_similarity_threshold": 0.1}
+    found, files = planned(nights, context=context), sorted(str(path) for path in nights.root.rglob("*"))
+    assert not any("ledger" in name for name in files)
+    result = nights.refresh(context=context, limits={"fallback": 1.0})
+    assert found.chunks["generated"] == result.chunks["generated"] == 18
+    assert found.tokens["prompt"] * 2 == result.tokens["prompt"] and found.chunks["oversized_documents"] == 0
+    assert found.tokens["ideal"] == result.tokens["ideal"]
+
+
 def test_rates_come_from_earlier_runs_and_what_is_stated_wins(nights: Any) -> None:
     nights.write(ash=text("ash", *RULES))
     first = planned(nights, prices=Prices(tokens_per_s=100.0, dollars_per_hour=3.6))
