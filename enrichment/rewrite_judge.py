@@ -66,8 +66,10 @@ class RewriteJudge:
             return "too_long"
         if _SPEAKER.search(text) and not _SPEAKER.search(self._chunk):
             return "first_person"
-        wanted = _content(self._chunk)
-        if len(wanted & _content(text)) < _LEAST_KEPT * len(wanted):
+        wanted, said = _content(self._chunk), _content(text)
+        if not wanted:  # "# Ash": short words are all it has
+            wanted, said = set(words_of(self._chunk)), set(words_of(text))
+        if len(wanted & said) < _LEAST_KEPT * len(wanted):
             return "lost_content"
         if (self._only_others.has(runs(words_of(text)))).any():
             return "foreign_content"

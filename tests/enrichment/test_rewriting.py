@@ -237,6 +237,11 @@ def test_a_rewrite_of_a_script_without_spaces_is_compared_by_its_characters() ->
     assert judged("这份文件是关于一座磨坊的租约。", chunk, ())[1] == "lost_content"
 
 
+def test_a_chunk_of_short_words_is_compared_by_these() -> None:
+    assert judged("The tree of this section is an ash.", "# Ash", ())[0] is not None
+    assert judged("The tree of this section is an elm.", "# Ash", ())[1] == "lost_content"
+
+
 def test_an_output_is_stopped_when_it_is_too_long() -> None:
     judge = RewriteJudge(CHUNK, (), OWN, Grounding((CHUNK,), frozenset()))
     assert not judge.enough(GOOD) and judge.enough(GOOD * 6)
