@@ -224,7 +224,7 @@ def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, vectors.S
     if real:
         model = FileTokenizer(resolve("smollm2-135m-instruct", None))
         enrich._embedder_tokenizer = FileTokenizer(resolve("all-minilm-l6-v2", None))
-        enrich._model_tokenizer = enrich._strategy._strategy._prompts._tokenizer = model  # type: ignore[attr-defined]
+        enrich._model_tokenizer = enrich._strategy._strategy._recipe._tokenizer = model  # type: ignore[attr-defined]
     return enrich, stage
 
 

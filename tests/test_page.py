@@ -58,7 +58,7 @@ def corpus(stage: Any) -> Iterator[Corpus]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeEngine, "generate", generate)
-        patch.setattr(guards, "_bad_form", lambda *_: None)
+        patch.setattr(guards, "bad_form", lambda *_: None)
         staged = stage({"leave.md": HANDBOOK, "hostile.jsonl": "\n".join(map(json.dumps, records))})
     staged.publish()
     opened = serving.open(staged.storage.uri)

@@ -17,6 +17,7 @@ from enrichment.generation import Generation
 from enrichment.headings import headings
 from enrichment.prompts import Prompts, chat_template
 from enrichment.records import Document, DocumentId
+from enrichment.situating import WORDING
 from enrichment.split import SplitOptions, split
 from enrichment.strategies import ContextOptions, Tokens
 from enrichment.tokens import FileTokenizer
@@ -95,7 +96,7 @@ async def _all_of_it(engine: VllmEngine, tokenizer: FileTokenizer) -> None:
     # Five documents of half the cache each: without admission they would throw each other out.
     situate = Generation(
         engine,
-        Prompts(tokenizer, chat_template(str(models.resolve(OPTIONS.name))), "causal"),
+        Prompts(tokenizer, chat_template(str(models.resolve(OPTIONS.name))), "causal", WORDING),
         ContextOptions(max_output_tokens=16),
         OPTIONS.max_model_len,
         OPTIONS.block_tokens,
