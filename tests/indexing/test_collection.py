@@ -123,15 +123,15 @@ def test_what_a_run_at_work_wrote_is_spared_however_long_it_takes(
 def test_of_old_runs_the_records_go_and_proofs_and_the_ledger_stay(three_nights: Any) -> None:
     storage = three_nights.storage
     for number in range(5):
-        storage.put(layout.run_file(f"run-{number}", "report.json"), b"{}")
-        storage.put(layout.run_file(f"run-{number}", "staged/p/rows.parquet"), b"x")
-    storage.put(layout.run_file("run-0", layout.ERASURE), b"{}")
+        storage.put(layout.run_file(f"run-old-{number}", "report.json"), b"{}")
+        storage.put(layout.run_file(f"run-old-{number}", "staged/p/rows.parquet"), b"x")
+    storage.put(layout.run_file("run-old-0", layout.ERASURE), b"{}")
     ledger = {name for name in names(storage) if name.startswith(layout.LEDGER)}
     make_old(storage)
     collect(storage, keep=2, delete=True)
     left = {name for name in names(storage) if name.startswith(layout.RUNS) and "/run-" in name}
-    assert layout.run_file("run-0", layout.ERASURE) in left and layout.run_file("run-0", "report.json") not in left
-    assert layout.run_file("run-4", "report.json") in left
+    assert layout.run_file("run-old-0", layout.ERASURE) in left and layout.run_file("run-old-0", "report.json") not in left
+    assert layout.run_file("run-old-4", "report.json") in left
     assert not [name for name in left if "/staged/" in name]
     assert ledger and ledger <= names(storage)
 
