@@ -130,7 +130,9 @@ def test_of_old_runs_the_records_go_and_proofs_and_the_ledger_stay(three_nights:
     make_old(storage)
     collect(storage, keep=2, delete=True)
     left = {name for name in names(storage) if name.startswith(layout.RUNS) and "/run-" in name}
-    assert layout.run_file("run-old-0", layout.ERASURE) in left and layout.run_file("run-old-0", "report.json") not in left
+    assert (
+        layout.run_file("run-old-0", layout.ERASURE) in left and layout.run_file("run-old-0", "report.json") not in left
+    )
     assert layout.run_file("run-old-4", "report.json") in left
     assert not [name for name in left if "/staged/" in name]
     assert ledger and ledger <= names(storage)
