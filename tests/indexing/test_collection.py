@@ -188,7 +188,8 @@ def test_while_others_publish_and_roll_back_every_kept_snapshot_stays_whole(thre
         done = 0
         while not over.is_set():
             file, run_id = FileEntry("rows.parquet", 9, "0" * 64), heartbeat.new_run_id()
-            segment = SegmentEntry(f"new-{done}", "d" * 64, 1, 1, 1, (file,))
+            # As a build names them: no two alike, also where the first one lost a race.
+            segment = SegmentEntry(f"new-{run_id}", "d" * 64, 1, 1, 1, (file,))
             new = {**content, "run_id": run_id, "segments": (segment,)}
             try:
                 with heartbeat.beating(storage, run_id, "refresh", besides=frozenset({"gc", "rollback"})):
