@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from enrichment.guards import Judgement, thinks_aloud
-from enrichment.prompts import ChatTemplate, name_lines
+from enrichment.prompts import ChatTemplate
 from enrichment.recipe import Given, Verdict
 from enrichment.tokens import Tokenizer
+from enrichment.whole_document import WholeDocument
 
 _INSTRUCTIONS = (
     "Here is a document. Copy out of it what it says about the fields below, one line for each, as the field, a colon and the"
@@ -66,18 +67,10 @@ class Extraction:
     """Asks for `fields`, in the chat format of a model."""
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, fields: Sequence[str]) -> None:
-        self._tokenizer, self._fields = tokenizer, fields
+        self._fields = fields
         listed = f"{_INSTRUCTIONS}{', '.join(fields)}\n\n"
-        self._before = tokenizer.encode_template(chat.before + listed)
-        self._after = [
-            *tokenizer.encode_template(_REQUEST),
-            *tokenizer.encode_template(f"{chat.after}{fields[0]}:"),
-        ]
+        self._about = WholeDocument(tokenizer, chat, listed, _REQUEST, f"{fields[0]}:")
 
     def question(self, given: Given) -> tuple[np.ndarray, Verdict]:
-        """The prompt, `(n,) int64`, with as much of the document's beginning as fits, and who judges the answer."""
-        named = self._tokenizer.encode("\n".join([*name_lines(given.document), "", ""])).ids
-        room = max(0, given.max_tokens - len(self._before) - len(named) - len(self._after))
-        parts = [self._before, named, given.encoding.ids[:room], self._after]
-        prompt = np.concatenate([np.asarray(part, np.int64) for part in parts])
-        return prompt, FieldJudge(given.document.text, self._fields)
+        """The prompt, `(n,) int64`, and who judges the answer."""
+        return self._about.prompt(given), FieldJudge(given.document.text, self._fields)

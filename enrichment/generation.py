@@ -64,7 +64,6 @@ class Generation:
         self._recipe = recipe
         self._options = options
         first = Sampling(max_tokens=options.max_output_tokens)
-        self._sampling = first
         self._samplings = (first, replace(first, repetition_penalty=RETRY_PENALTY, urgent=True))[:attempts]
         self._max_prompt_tokens = max_model_len - options.max_output_tokens
         self._block_tokens = block_tokens
@@ -217,7 +216,7 @@ class Generation:
         return replace(paid, text=text, status=status, reason=reason)
 
     def _key(self, ids: np.ndarray) -> bytes:
-        total = hashlib.sha256(f"{self._model_fingerprint}\0{self._sampling!r}\0".encode())
+        total = hashlib.sha256(f"{self._model_fingerprint}\0{self._samplings[0]!r}\0".encode())
         total.update(ids.astype("<i8").tobytes())
         return total.digest()
 

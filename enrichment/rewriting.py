@@ -22,6 +22,7 @@ from enrichment.records import Chunk, Span
 from enrichment.rewrite_judge import RewriteJudge
 from enrichment.scopes import Scope
 from enrichment.strategies import NEIGHBORHOOD, SEMANTIC, ContextOptions
+from enrichment.summary import Summary
 
 VERSION = 1
 _INSTRUCTIONS = (
@@ -50,7 +51,8 @@ class Rewriting:
 
     def __init__(self, given: Materials) -> None:
         self.options, self._similarity = given.options, given.similarity
-        self.tokenizer, self._chat = given.tokenizer, given.chat
+        self.tokenizer = given.tokenizer
+        self._summary = Summary(given.tokenizer, given.chat) if given.options.summary else None
         self.fingerprint = fingerprint(given.options)
         own = (given.chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + given.chat.after)
         encoded = [np.array(given.tokenizer.encode_template(text), np.int64) for text in own]
@@ -58,9 +60,7 @@ class Rewriting:
 
     async def questions(self, given: Given, ask: AskOnce) -> "DocumentRewrites":
         """The prompts of a document's chunks; behind the summary and the vectors, if they need any."""
-        told = None
-        if self.options.summary:
-            told = await ask(*summary.question(given, self.tokenizer, self._chat))
+        told = await ask(*self._summary.question(given)) if self._summary else None
         wanted = await self._wanted(given)
         return DocumentRewrites(self, given, wanted, told)
 
@@ -93,9 +93,11 @@ class DocumentRewrites:
             encoding.ids[first_token(encoding, c.start) : end_token(text, encoding, Span(c.start, c.end))]
             for c in given.chunks
         ]
-        room = given.max_tokens - len(self._prefix) - len(recipe.passage) - len(recipe.after) - len(recipe.gap)
-        self._others = [self._fitting(n, wanted[n], room) for n in range(len(given.chunks))]
-        self.longest_suffix = max(len(self._suffix(n)) for n in range(len(given.chunks)))
+        self._ends = [self._end(chunk, piece) for chunk, piece in zip(given.chunks, self._pieces, strict=True)]
+        self._others = [self._fitting(number, others) for number, others in enumerate(wanted)]
+        self.longest_suffix = max(
+            len(end) + self._num_tokens(others) for end, others in zip(self._ends, self._others, strict=True)
+        )
 
     def scopes(self, max_tokens: int) -> list[Scope]:
         """One: what the chunks share does not depend on where they stand."""
@@ -107,7 +109,8 @@ class DocumentRewrites:
 
     def prompt(self, scope: Scope, chunk: Chunk) -> np.ndarray:
         """The prompt of one chunk: `(n,) int64`."""
-        return np.concatenate([self._prefix, self._suffix(chunk.index)])
+        others = (piece for n in self._others[chunk.index] for piece in (self._pieces[n], self._recipe.gap))
+        return np.concatenate([self._prefix, *others, self._ends[chunk.index]])
 
     def read(self, scope: Scope, chunk: Chunk) -> Span:
         """From the first to the last of the passages that the model read."""
@@ -120,26 +123,23 @@ class DocumentRewrites:
         others = [text[c.start : c.end] for c in (self._given.chunks[n] for n in self._others[chunk.index])]
         return RewriteJudge(text[chunk.start : chunk.end], others, _OWN_WORDS, self._grounding)
 
-    def _suffix(self, number: int) -> np.ndarray:
-        recipe, pieces = self._recipe, []
-        for other in self._others[number]:
-            pieces += [self._pieces[other], recipe.gap]
-        under = self._under(self._given.chunks[number].heading_path)
-        return np.concatenate([*pieces, recipe.passage, under, recipe.gap, self._pieces[number], recipe.after])
+    def _end(self, chunk: Chunk, piece: np.ndarray) -> np.ndarray:
+        """What stands behind the other passages: the chunk, and the request."""
+        recipe = self._recipe
+        under = recipe.tokenizer.encode(under_heading(chunk.heading_path)).ids
+        return np.concatenate([recipe.passage, under, recipe.gap, piece, recipe.after])
 
-    def _under(self, path: tuple[str, ...]) -> np.ndarray:
-        return self._recipe.tokenizer.encode(under_heading(path)).ids
+    def _num_tokens(self, others: Sequence[int]) -> int:
+        """Of passages that stand before a chunk."""
+        return sum(len(self._pieces[other]) + len(self._recipe.gap) for other in others)
 
-    def _fitting(self, number: int, wanted: Sequence[int], room: int) -> list[int]:
+    def _fitting(self, number: int, wanted: Sequence[int]) -> list[int]:
         """Of the wanted chunks as many as fit beside the chunk, in document order."""
-        room -= len(self._pieces[number]) + len(self._under(self._given.chunks[number].heading_path))
-        kept: list[int] = []
-        for other in wanted:
-            room -= len(self._pieces[other]) + len(self._recipe.gap)
-            if room < 0:
-                break
-            kept.append(other)
-        return sorted(kept)
+        room = self._given.max_tokens - len(self._prefix) - len(self._ends[number])
+        most = len(wanted)
+        while most and self._num_tokens(wanted[:most]) > room:
+            most -= 1
+        return sorted(wanted[:most])
 
     @functools.cached_property
     def _grounding(self) -> Grounding:

@@ -21,10 +21,8 @@ REWRITES = (NEIGHBORHOOD, SEMANTIC)
 """Strategies whose answers stand for the chunks."""
 Ungrounded = Literal["keep", "retry", "refuse"]
 UNGROUNDED = "ungrounded"  # the reason on such a row
-_CONTEXT_TOKENS, _REWRITE_TOKENS = (
-    96,
-    512,
-)  # of an answer: two sentences; what a chunk of 200 tokens says, said at length
+_CONTEXT_TOKENS = 96  # of an answer: two sentences
+_REWRITE_TOKENS = 512  # what a chunk of 200 tokens says, said at length
 _MOST_CHUNKS = 100
 _FIELD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a key of metadata, and a word for the model
 _OF_ANSWERS = ("strategy", "max_output_tokens", "reuse", "ungrounded")
@@ -73,7 +71,6 @@ class ContextOptions:
             raise ConfigError(
                 f"context.semantic_similarity_threshold is {self.semantic_similarity_threshold}; it is a cosine, from -1 to 1"
             )
-
         if len(set(self.extract)) < len(self.extract) or not all(map(_FIELD.fullmatch, self.extract)):
             raise ConfigError(
                 f"context.extract is {', '.join(self.extract)}; name each field once, in small letters, digits and _"
@@ -82,7 +79,7 @@ class ContextOptions:
     @property
     def names(self) -> tuple[str, ...]:
         """The strategies that are joined."""
-        return tuple(self.strategy.split("+"))
+        return _names(self.strategy)
 
     @property
     def asks_model(self) -> bool:
@@ -92,7 +89,7 @@ class ContextOptions:
     @property
     def rewrites(self) -> bool:
         """Whether what it writes stands for the chunks."""
-        return self.names[0] in REWRITES
+        return is_rewriting(self.strategy)
 
     def content(self) -> dict[str, Any]:
         """The settings that a row depends on."""
@@ -161,6 +158,15 @@ class Free:
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
     ) -> Outcome:
         return skipped(document, chunks, "strategy")
+
+
+def is_rewriting(strategy: str) -> bool:
+    """Whether what a strategy writes stands for the chunks; several are joined by `+`."""
+    return _names(strategy)[0] in REWRITES
+
+
+def _names(strategy: str) -> tuple[str, ...]:
+    return tuple(strategy.split("+"))
 
 
 def skipped(document: Document, chunks: Sequence[Chunk], reason: str) -> Outcome:

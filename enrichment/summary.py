@@ -5,9 +5,10 @@ import hashlib
 import numpy as np
 
 from enrichment.guards import Judge
-from enrichment.prompts import ChatTemplate, name_lines
+from enrichment.prompts import ChatTemplate
 from enrichment.recipe import Given, Verdict
 from enrichment.tokens import Tokenizer
+from enrichment.whole_document import WholeDocument
 
 _INSTRUCTIONS = (
     "Here is a document. Sum it up in at most two sentences: what kind of document it is, whose and from when, and what it"
@@ -18,11 +19,12 @@ _ANSWER = "This document"
 FINGERPRINT = hashlib.sha256("\0".join((_INSTRUCTIONS, _REQUEST, _ANSWER)).encode()).hexdigest()[:16]
 
 
-def question(given: Given, tokenizer: Tokenizer, chat: ChatTemplate) -> tuple[np.ndarray, Verdict]:
-    """The prompt, `(n,) int64`, and who judges the answer."""
-    named = "\n".join([*name_lines(given.document), "", ""])
-    before = [*tokenizer.encode_template(chat.before + _INSTRUCTIONS), *tokenizer.encode(named).ids.tolist()]
-    after = [*tokenizer.encode_template(_REQUEST), *tokenizer.encode_template(chat.after + _ANSWER)]
-    room = max(0, given.max_tokens - len(before) - len(after))
-    prompt = np.array([*before, *given.encoding.ids[:room].tolist(), *after], np.int64)
-    return prompt, Judge(given.document, (_INSTRUCTIONS, _REQUEST), _ANSWER)
+class Summary:
+    """Asks for a summary, in the chat format of a model."""
+
+    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate) -> None:
+        self._about = WholeDocument(tokenizer, chat, _INSTRUCTIONS, _REQUEST, _ANSWER)
+
+    def question(self, given: Given) -> tuple[np.ndarray, Verdict]:
+        """The prompt, `(n,) int64`, and who judges the answer."""
+        return self._about.prompt(given), Judge(given.document, (_INSTRUCTIONS, _REQUEST), _ANSWER)

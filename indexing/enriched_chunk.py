@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from enrichment.records import Status
-from enrichment.strategies import REWRITES
+from enrichment.strategies import is_rewriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EnrichedChunk:
 
 def enriched_chunk(row: Mapping[str, Any], original: str) -> EnrichedChunk | None:
     """The view of a stored row, None where no rewrite was tried: by strategy, or of a document with one chunk."""
-    if row["strategy"].partition("+")[0] not in REWRITES or row["status"] == Status.SKIPPED:
+    if not is_rewriting(row["strategy"]) or row["status"] == Status.SKIPPED:
         return None
     succeeded = row["status"] == Status.OK
     text = row["rewrite"] if succeeded else original

@@ -176,8 +176,10 @@ def parse(settings: dict[str, Any]) -> Config:
 
     for section in _SECTIONS:
         section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
-    if isinstance(names := _at(settings, "context", "strategy"), list) and all(isinstance(n, str) for n in names):
-        settings = {**settings, "context": {**settings["context"], "strategy": "+".join(sorted(names))}}
+    context: Any = settings.get("context")
+    names = context.get("strategy") if isinstance(context, dict) else None
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        settings = {**settings, "context": {**context, "strategy": "+".join(sorted(names))}}
     try:
         text = json.dumps(settings, default=str)
     except (ValueError, TypeError, RecursionError) as error:
@@ -186,12 +188,6 @@ def parse(settings: dict[str, Any]) -> Config:
         return TypeAdapter(Config).validate_json(text)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0])) from error
-
-
-def _at(settings: Any, *path: str) -> Any:
-    for name in path:
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    return settings
 
 
 _SECTIONS: tuple[type, ...] = (

@@ -11,14 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from enrichment.embed import open_embedder
 from enrichment.engine import Engine, ModelOptions
 from enrichment.fake_engine import FakeEngine
 from enrichment.records import Context, Document, Status
 from enrichment.strategies import Outcome
-from indexing import ledger, staging
-from jobs.embedding import EmbedOnce, unpaid
-from jobs.models import resolve_model
+from indexing import staging
+from jobs.embedding import unpaid
 from jobs.steps import EnrichDocuments, Report, Run
 from jobs.vectors import texts_of
 
@@ -35,15 +33,10 @@ class CountDocuments(EnrichDocuments):
     """References -> counts. Equal texts of two calls are counted twice, as two workers would embed them."""
 
     attempts = 1  # what a made-up answer is worth says nothing of a model's
+    records = False  # which chunks are alike has to be known to build a prompt, and is not paid for here
 
     def __init__(self, run: Run, report: Report) -> None:
         super().__init__(run, report, _no_model)
-        self._embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
-        self._paid_vectors = ledger.read_vectors(self._storage, self._embedder.dimension, run.reuse.ids)
-
-    def _chunk_vectors(self, record: bool = True) -> EmbedOnce:
-        """Which chunks are alike has to be known to build a prompt: so they are embedded, and it is not recorded."""
-        return super()._chunk_vectors(record=False)
 
     def _done(self, document: Document, context: Context) -> None:
         """Nothing was written, so nothing is paid for."""
@@ -56,9 +49,9 @@ class CountDocuments(EnrichDocuments):
         units = await self(refs)
         rows = staging.rows_of(units)
         owners = np.repeat(np.arange(units.num_rows), pc.list_value_length(units["rows"]).to_numpy())
-        texts, places = texts_of(rows, self._run.config.index.dense_text, self._embedder)
+        texts, places = texts_of(rows, self._run.config.index.dense_text, self._vectors_of.embedder)
         rows_of_texts = np.array([row for row, _ in places], np.int64)
-        _, to_embed = unpaid(texts, self._embedder, self._paid_vectors)
+        _, to_embed = unpaid(texts, self._vectors_of.embedder, self._vectors_of.paid)
 
         def per_document(of_rows: np.ndarray) -> np.ndarray:
             return np.bincount(owners[of_rows], minlength=units.num_rows)

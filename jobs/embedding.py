@@ -10,11 +10,12 @@ from collections.abc import Container, Sequence
 import numpy as np
 import pyarrow as pa
 
-from enrichment.embed import Embedder, parts, vector_key
+from enrichment.embed import Embedder, EmbeddingOptions, open_embedder, parts, vector_key
 from enrichment.records import Chunk, Document, DocumentId
 from enrichment.relations import cosines_of
 from indexing import ledger
 from indexing.storage import Storage
+from jobs.models import resolve_model
 
 EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
 
@@ -30,13 +31,13 @@ class EmbedOnce:
     """An embedder that is asked once for a text, by one thread at a time. Without `record` nothing is written."""
 
     def __init__(
-        self, storage: Storage, run_id: str, embedder: Embedder, ids: pa.Array | None, record: bool = True
+        self, storage: Storage, run_id: str, options: EmbeddingOptions, ids: pa.Array | None, record: bool = True
     ) -> None:
         """`ids` are the documents under which the ledger is read, None for all of it."""
         self._storage, self._run_id, self._record = storage, run_id, record
-        self.embedder = embedder
+        self.embedder: Embedder = open_embedder(options, resolve_model(options))
         self._turn = threading.Lock()
-        self.paid = ledger.read_vectors(storage, embedder.dimension, ids)
+        self.paid = ledger.read_vectors(storage, self.embedder.dimension, ids)
 
     def embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
         """A vector per text, as float16 bytes; `ids` are the texts' documents, `part` names the ledger's part."""

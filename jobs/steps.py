@@ -20,7 +20,7 @@ import pyarrow as pa
 from enrichment import models
 from enrichment.admission import Admission
 from enrichment.documents import Loaded
-from enrichment.embed import open_embedder, open_tokenizer
+from enrichment.embed import open_tokenizer
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
@@ -94,6 +94,8 @@ class EnrichDocuments:
 
     attempts = 2
     """At an answer that is not refused."""
+    records = True
+    """Whether vectors go into the ledger."""
 
     def __init__(self, run: Run, report: Report, start: Callable[[ModelOptions], Engine] | None = None) -> None:
         run.enter()
@@ -121,7 +123,7 @@ class EnrichDocuments:
         options = config.model
         assert options is not None
         self._model_tokenizer, chat = open_model_tokenizer(options)
-        similarity = self._chunk_vectors().cosines if SEMANTIC in config.context.names else None
+        similarity = self._vectors_of.cosines if SEMANTIC in config.context.names else None
         asked = recipe(Materials(self._model_tokenizer, chat, config.context, similarity))
         self._prompt_fingerprint = asked.fingerprint
         self._engine = RestartableEngine(partial(self._start, options))
@@ -143,11 +145,10 @@ class EnrichDocuments:
         self._admission = strategy.admission
         return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
 
-    def _chunk_vectors(self, record: bool = True) -> EmbedOnce:
-        """Of the chunks' own texts."""
-        embedding = self._run.config.embedding
-        embedder = open_embedder(embedding, resolve_model(embedding))
-        return EmbedOnce(self._storage, self._run.id, embedder, self._run.reuse.ids, record)
+    @functools.cached_property
+    def _vectors_of(self) -> EmbedOnce:
+        run = self._run
+        return EmbedOnce(self._storage, run.id, run.config.embedding, run.reuse.ids, self.records)
 
     def _paid(self) -> tuple[ledger.PaidContexts, Callable[[Document, Chunk], Context | None]]:
         """Contexts by exact key; and those of the older version's chunks, none unless `context.reuse` is `chunk`."""

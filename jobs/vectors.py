@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from enrichment.embed import Embedder, open_embedder, parts
+from enrichment.embed import Embedder, parts
 from indexing import disk, staging, tables
 from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
 from indexing.segments import TextField, text_fields
 from indexing.storage import Storage, open_storage
 from jobs.embedding import EmbedOnce
-from jobs.models import resolve_model
 from jobs.steps import Report, Run
 from jobs.summaries import summaries
 
@@ -42,8 +41,8 @@ class StageVectors:
         run.enter()
         self._run, self._report = run, report
         self._storage: Storage = open_storage(run.config.corpus)
-        self._embedder: Embedder = open_embedder(run.config.embedding, resolve_model(run.config.embedding))
-        self._vectors_of = EmbedOnce(self._storage, run.id, self._embedder, run.reuse.ids)
+        self._vectors_of = EmbedOnce(self._storage, run.id, run.config.embedding, run.reuse.ids)
+        self._embedder = self._vectors_of.embedder
 
     def __call__(self, units: pa.Table) -> pa.Table:
         part = secrets.token_hex(8)
