@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--segments", type=int, default=7)
     parser.add_argument("--dead", type=float, default=0.2, help="share of dead rows (default 0.2)")
-    parser.add_argument("--rounds", type=int, default=3, help="of the queries; the median of all counts")
+    parser.add_argument("--rounds", type=int, default=3, help="of builds and queries; the medians count")
     options = parser.parse_args(arguments)
     print(f"{options.texts:,} texts, heap {heap_megabytes()} MB, one thread")
     with tempfile.TemporaryDirectory(prefix="situate-lexical-") as work:
         root = Path(work)
         texts = list(generated(options.texts))
-        compare_building(texts, root)
+        compare_building(texts, root, options.rounds)
         bounds = np.linspace(0, len(texts), options.segments + 1).astype(int)
         parts = [(f"p{n}", texts[start:end]) for n, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))]
         for name, some in parts:
@@ -79,33 +79,26 @@ def queries() -> list[str]:
     return found
 
 
-def compare_building(texts: Sequence[str], root: Path) -> None:
-    """Ours, of texts in memory, leaves its index in `one`; theirs, of a file."""
+def compare_building(texts: Sequence[str], root: Path, rounds: int) -> None:
+    """Ours, of texts in memory, leaves its index in `one`; theirs, of a file that is there. The median of pairs."""
     source = root / "source"
     source.mkdir()
     with (source / "rows.jsonl").open("w") as file:
         for number, text in enumerate(texts):
             file.write(json.dumps({"id": f"one-{number}", "contents": text}) + "\n")
-    started = time.perf_counter()
     arguments = ["-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator", "-threads", "1"]
-    run_java(
-        "io.anserini.index.IndexCollection",
-        [
-            *arguments,
-            "-input",
-            str(source),
-            "-index",
-            str(root / "theirs"),
-            "-memoryBuffer",
-            str(heap_megabytes() // 2),
-        ],
-        "Anserini's own",
-    )
-    theirs = time.perf_counter() - started
-    started = time.perf_counter()
-    lexical_build.build(texts, "one", root / "one", "en")
-    ours = time.perf_counter() - started
-    print(f"build: ours {ours:.1f} s, IndexCollection {theirs:.1f} s, ratio {ours / theirs:.2f}")
+    arguments += ["-input", str(source), "-memoryBuffer", str(heap_megabytes() // 2), "-index"]
+    pairs = []
+    for number in range(rounds):
+        name = "one" if number == 0 else f"one-{number}"
+        started = time.perf_counter()
+        run_java("io.anserini.index.IndexCollection", [*arguments, str(root / f"theirs-{number}")], "Anserini's own")
+        between = time.perf_counter()
+        lexical_build.build(texts, name, root / name, "en")
+        pairs.append((time.perf_counter() - between, between - started))
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+    print(f"build: ours {ours:.1f} s, IndexCollection {theirs:.1f} s, ratio {ratio:.2f} (medians of {rounds})")
 
 
 def compare_queries(one: LexicalIndex, many: LexicalIndex, bases: dict[str, int], rounds: int) -> None:

@@ -1,12 +1,15 @@
-"""Engines that die: started again, and the documents that were in work tried alone until the one is found that kills.
+"""The life of an engine: it is started when a document first needs it, and again when it dies.
 
-Nobody can tell which of the documents in an engine killed it. Each of them is tried again with the engine to itself; one
-that kills it twice more is given up by name. What was answered before is not asked again: the strategy keeps it.
+What is paid for needs no engine, so a night without a new prompt never loads the model. Nobody can tell which of the documents
+in an engine killed it: each of them is tried again with a new one to itself, and one that kills it twice more is given up by
+name. What was answered before is not asked again: the strategy keeps it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from enrichment.engine import Capacity, Completion, Engine, EngineDiedError, Sampling, never
 from enrichment.errors import DocumentError, OperationError
@@ -20,6 +23,25 @@ logger = logging.getLogger(__name__)
 
 _TRIES_ALONE = 2
 _GIVEN_UP_IN_A_ROW = 3  # so many documents without one that passes: it is the engine, not the documents
+
+
+class _NeededError(Exception):
+    """A document asks for what only an engine can say."""
+
+
+class _Absent:
+    """Stands where no engine is yet."""
+
+    capacity = Capacity(None, 1)
+    preemptions = 0
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, enough: Callable[[str], bool] = never
+    ) -> Completion:
+        raise _NeededError
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class RestartableEngine:
@@ -69,26 +91,53 @@ class RestartableEngine:
 
 
 class Supervised:
-    """A strategy that outlives its engine."""
+    """A strategy that outlives its engine, and does without one as long as it can."""
 
-    def __init__(self, engine: RestartableEngine, strategy: Generation, loading: Callable[[bool], None]) -> None:
-        self._engine, self._strategy = engine, strategy
+    def __init__(
+        self,
+        start: Callable[[], Engine],
+        strategy: Callable[[Engine], Generation],
+        loading: Callable[[bool], None],
+        paid: bool,
+    ) -> None:
+        """`paid`: whether anything may be known already; if nothing is, the first document has the engine started."""
+        self._start, self._strategy_on = start, strategy
         self._loading = loading  # told when a model load begins and ends
+        self._without = strategy(_Absent()) if paid else None
+        self._engine: RestartableEngine | None = None
+        self._strategy: Generation | None = None
+        self._starting = asyncio.Lock()
+        self._failure: Exception | None = None  # of the first start: those who wait for it need not try again
         self._turns = Turns()
         self._given_up = 0
+        self.ready_at = time.time()
+        """When the engine was there; before it is, when this was made."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds so far with at least one request in the engine."""
+        return self._strategy.admission.busy_s if self._strategy else 0.0
+
+    @property
+    def preemptions(self) -> int:
+        return self._engine.preemptions if self._engine else 0
 
     async def contexts(
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
     ) -> Outcome:
         """As the strategy's. Raises DocumentError for a document that kills the engine."""
+        if self._without is not None and self._strategy is None:
+            with contextlib.suppress(_NeededError):
+                return await self._without.contexts(document, headings, chunks, encoding)
+        engine, strategy = await self._begun()
         death: EngineDiedError | None = None
         for attempt in range(1 + _TRIES_ALONE):
-            alone = attempt > 0 or self._engine.is_dead
+            alone = attempt > 0 or engine.is_dead
             try:
                 async with self._turns.alone() if alone else self._turns.beside_others():
                     if alone:
-                        await self._revive()
-                    outcome = await self._strategy.contexts(document, headings, chunks, encoding)
+                        await self._revive(engine, strategy)
+                    outcome = await strategy.contexts(document, headings, chunks, encoding)
             except EngineDiedError as error:
                 logger.warning("the engine died, attempt %d at %s: %s", attempt + 1, document.id, error)
                 death = error
@@ -103,12 +152,33 @@ class Supervised:
             )
         raise DocumentError("kills_engine", f"the engine died of {document.id} {_TRIES_ALONE} times ({death})")
 
-    async def _revive(self) -> None:
+    async def _begun(self) -> tuple[RestartableEngine, Generation]:
+        """The engine, started if it is not there yet, and the strategy on it."""
+        async with self._starting:
+            if self._failure is not None:
+                raise self._failure
+            if self._engine is None or self._strategy is None:
+                try:
+                    with self._told():
+                        self._engine = await asyncio.to_thread(RestartableEngine, self._start)
+                except Exception as error:
+                    self._failure = error
+                    raise
+                self._strategy = self._strategy_on(self._engine)
+                self.ready_at = time.time()
+        return self._engine, self._strategy
+
+    async def _revive(self, engine: RestartableEngine, strategy: Generation) -> None:
         """Start the engine again if it died; only where nothing is in work."""
-        if self._engine.is_dead:
-            self._loading(True)
-            try:
-                await self._engine.revive()
-            finally:
-                self._loading(False)
-            self._strategy.forget()
+        if engine.is_dead:
+            with self._told():
+                await engine.revive()
+            strategy.forget()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        self._loading(True)
+        try:
+            yield
+        finally:
+            self._loading(False)

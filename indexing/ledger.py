@@ -212,8 +212,8 @@ def _entries(storage: Storage, prefix: str, kind: pa.Schema, ids: pa.Array | Non
     """The entries of all parts, in their order; several parts are fetched at once, for a store that is far away."""
 
     def read(name: str) -> pa.Table:
-        table = tables.read(storage.get(name), kind, name=f"{storage.uri}/{name}")
-        return table if ids is None else table.filter(pc.is_in(table["document_id"], ids))
+        data, where = storage.get(name), f"{storage.uri}/{name}"
+        return tables.read(data, kind, name=where) if ids is None else tables.read_documents(data, kind, ids, where)
 
     names = [e.name for e in storage.list(layout.LEDGER) if e.name.rpartition("/")[2].startswith(prefix)]
     with ThreadPoolExecutor(_READERS) as pool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from enrichment.errors import OperationError
@@ -167,6 +168,13 @@ def read(source: Path | bytes, kind: pa.Schema, columns: list[str] | None = None
             values = pa.array([lacking[column]] * table.num_rows, kind.field(column).type)
             table = table.append_column(kind.field(column), values)
     return table.select(wanted) if lacking else table
+
+
+def read_documents(data: bytes, kind: pa.Schema, ids: pa.Array, name: str) -> pa.Table:
+    """The rows of the documents `ids` alone; where there are none, no other column is decoded."""
+    owners = read(data, kind, ["document_id"], name)
+    wanted = pc.is_in(owners["document_id"], ids)
+    return read(data, kind, name=name).filter(wanted) if pc.any(wanted).as_py() else kind.empty_table()
 
 
 def batches(source: Path, kind: pa.Schema, columns: list[str]) -> Iterator[pa.RecordBatch]:

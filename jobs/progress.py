@@ -103,8 +103,8 @@ class Progress:
     def counts(self, counts: Mapping[str, int]) -> None:
         """Take the running stage's counts so far; called from another thread."""
         self._counts = dict(counts)
-        if self._working_since is None and counts.get("workers"):
-            self._working_since = time.monotonic()
+        if not _done(counts):
+            self._working_since = time.monotonic()  # from here on rates mean something
         if self._bar is not None:
             self._bar.update(self._task, completed=self._share(), detail=self._line())
         elif self._show and time.monotonic() - self._last_line >= _LINE_EVERY_S:
@@ -121,14 +121,13 @@ class Progress:
         """
         found = self._counts
         expected = found.get("chunks", 0) * self._total_bytes / max(1, found.get("bytes", 0))
-        done = max(found.get("generated", 0), found.get("embedded", 0))
-        return min(1.0, done / expected) if expected else 0.0
+        return min(1.0, _done(found) / expected) if expected else 0.0
 
     def _line(self) -> str:
         found, took = self._counts, time.monotonic() - (self._working_since or self._started)
-        done = max(found.get("generated", 0), found.get("embedded", 0))
+        done = _done(found)
         if not done:
-            return "loading the models" if not found.get("workers") else "first chunks"
+            return "loading the models" if found.get("loading") or not found.get("workers") else "first chunks"
         share = self._share()
         left = f", {took * (1 - share) / share:,.0f} s left" if share else ""
         quarantined = f", {found['quarantined']:,} quarantined" if found.get("quarantined") else ""
@@ -171,6 +170,11 @@ class Progress:
         """One line for people."""
         if self._show:
             print(line, file=sys.stderr, flush=True)
+
+
+def _done(counts: Mapping[str, int]) -> int:
+    """Chunks that are through the slower of the two models."""
+    return max(counts.get("generated", 0), counts.get("embedded", 0))
 
 
 def _now() -> str:

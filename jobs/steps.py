@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from enrichment import models
-from enrichment.admission import Admission
 from enrichment.documents import Loaded
 from enrichment.embed import open_tokenizer
 from enrichment.endpoint import EndpointEngine
@@ -32,7 +31,7 @@ from enrichment.recipes import recipe
 from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
 from enrichment.split import split
 from enrichment.strategies import SEMANTIC, Free, Outcome, Strategy
-from enrichment.supervision import RestartableEngine, Supervised
+from enrichment.supervision import Supervised
 from enrichment.tokens import Encoding, Tokenizer
 from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, manifest, older, staging
@@ -90,7 +89,7 @@ class _Prepared(NamedTuple):
 
 
 class EnrichDocuments:
-    """References -> units. Holds the language model; documents of one call go through it back to back."""
+    """References -> units. Holds the language model, once one is needed; a call's documents go through it back to back."""
 
     attempts = 2
     """At an answer that is not refused."""
@@ -110,15 +109,16 @@ class EnrichDocuments:
         self._model_tokenizer: Tokenizer | None = None
         self._prompt_fingerprint: str | None = None
         self._contexts: ledger.PaidContexts | None = None
-        self._engine: RestartableEngine | None = None
-        self._admission: Admission | None = None
         self._documents = 0
+        self._supervised: Supervised | None = None
         report({"loading": 1})
-        self._strategy: Strategy = self._generation() if config.context.asks_model else Free()
+        if config.context.asks_model:
+            self._supervised = self._generation()
+        self._strategy: Strategy = self._supervised or Free()
         self._ready_at = self._last_at = time.time()
         report({"loading": -1, "workers": 1})
 
-    def _generation(self) -> Strategy:
+    def _generation(self) -> Supervised:
         config = self._run.config
         options = config.model
         assert options is not None
@@ -126,24 +126,27 @@ class EnrichDocuments:
         similarity = self._vectors_of.cosines if SEMANTIC in config.context.names else None
         asked = recipe(Materials(self._model_tokenizer, chat, config.context, similarity))
         self._prompt_fingerprint = asked.fingerprint
-        self._engine = RestartableEngine(partial(self._start, options))
         self._contexts, of_chunk = self._paid()
-        strategy = Generation(
-            self._engine,
-            asked,
-            config.context,
-            options.max_model_len,
-            options.block_tokens,
-            self._run.model_fingerprint or options.name,
-            self._contexts,
-            of_chunk,
-            self._done,
-            config.split.language,
-            Extraction(self._model_tokenizer, chat, config.context.extract) if config.context.extract else None,
-            self.attempts,
+        strategy = partial(
+            Generation,
+            recipe=asked,
+            options=config.context,
+            max_model_len=options.max_model_len,
+            block_tokens=options.block_tokens,
+            model_fingerprint=self._run.model_fingerprint or options.name,
+            paid=self._contexts,
+            older=of_chunk,
+            done=self._done,
+            language=config.split.language,
+            extracting=Extraction(self._model_tokenizer, chat, config.context.extract)
+            if config.context.extract
+            else None,
+            attempts=self.attempts,
         )
-        self._admission = strategy.admission
-        return Supervised(self._engine, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
+        start = partial(self._start, options)
+        return Supervised(
+            start, strategy, lambda begins: self._report({"loading": 1 if begins else -1}), bool(self._contexts)
+        )
 
     @functools.cached_property
     def _vectors_of(self) -> EmbedOnce:
@@ -163,12 +166,13 @@ class EnrichDocuments:
 
     def facts(self) -> dict[str, float]:
         """Of this replica: documents done, seconds with a request in work, times of the model's load and of the last answer."""
+        model = self._supervised
         return {
             "documents": self._documents,
-            "busy_s": self._admission.busy_s if self._admission else 0.0,
-            "ready_at": self._ready_at,
+            "busy_s": model.busy_s if model else 0.0,
+            "ready_at": model.ready_at if model else self._ready_at,
             "last_at": self._last_at,
-            "preemptions": self._engine.preemptions if self._engine else 0,
+            "preemptions": model.preemptions if model else 0,
         }
 
     def _done(self, document: Document, context: Context) -> None:

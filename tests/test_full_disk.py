@@ -71,7 +71,7 @@ def kind_of(named: str, folder: Path) -> str:
         return moments.kind_of(named.removeprefix("corpus/"))
     path = Path(named)
     assert path.is_relative_to(folder)
-    return "local lexical texts" if path.name == "rows.jsonl" else moments.local_kind_of(path)
+    return moments.local_kind_of(path)
 
 
 def check_failure(ended: night.Ended, folder: Path, advice: str) -> str:

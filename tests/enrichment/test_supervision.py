@@ -1,7 +1,8 @@
 """Supervision: an engine that dies costs its killer, bounded tries, and nothing that was answered."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from enrichment.engine import Completion, EngineDiedError, Sampling, never
 from enrichment.errors import DocumentError, OperationError
@@ -9,14 +10,15 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.generation import Generation
 from enrichment.headings import headings
 from enrichment.prompts import PLAIN_CHAT, Prompts
-from enrichment.records import Chunk, Document, DocumentId, Status
+from enrichment.records import Chunk, Context, Document, DocumentId, Status
 from enrichment.situating import WORDING
 from enrichment.split import SplitOptions, split
 from enrichment.strategies import ContextOptions, Outcome
-from enrichment.supervision import RestartableEngine, Supervised
+from enrichment.supervision import Supervised
 from enrichment.tokens import FakeTokenizer
 
 TOKENIZER = FakeTokenizer()
+NOTHING: Mapping[bytes, Context] = {}
 POISON = int(TOKENIZER.encode("poison").ids[0])
 
 
@@ -48,28 +50,26 @@ class Mortal(FakeEngine):
 class Ward:
     """A supervised strategy and all the engines that it started."""
 
-    def __init__(self, start: Callable[[], Mortal] = Mortal) -> None:
+    def __init__(self, start: Callable[[], Mortal] = Mortal, paid: Mapping[bytes, Context] = NOTHING) -> None:
         self.engines: list[Mortal] = []
         self.loads: list[bool] = []
-        self.done: list[bytes | None] = []
+        self.done: list[Context] = []
 
         def started() -> Mortal:
             self.engines.append(start())
             return self.engines[-1]
 
-        engine = RestartableEngine(started)
-        strategy = Generation(
-            engine,
-            Prompts(TOKENIZER, PLAIN_CHAT, "causal", WORDING),
-            ContextOptions(),
-            8192,
-            32,
-            "model",
-            {},
-            done=lambda document, context: self.done.append(context.key),
+        strategy = partial(
+            Generation,
+            recipe=Prompts(TOKENIZER, PLAIN_CHAT, "causal", WORDING),
+            options=ContextOptions(),
+            max_model_len=8192,
+            block_tokens=32,
+            model_fingerprint="model",
+            paid=paid,
+            done=lambda document, context: self.done.append(context),
         )
-        self.strategy = strategy
-        self.supervised = Supervised(engine, strategy, self.loads.append)
+        self.supervised = Supervised(started, strategy, self.loads.append, bool(paid))
 
     def run(self, *documents: Document) -> list[Outcome | BaseException]:
         async def main() -> list[Outcome | BaseException]:
@@ -105,7 +105,7 @@ def test_a_document_that_kills_is_tried_thrice_and_named_and_the_others_finish()
             assert isinstance(outcome, Outcome) and {c.status for c in outcome.contexts} == {Status.OK}
     assert len(ward.engines) <= 4 and all(engine.closed for engine in ward.engines[:-1])
     assert sum(engine.dead for engine in ward.engines) == 3  # among the others, and twice alone
-    assert ward.loads == [True, False] * (len(ward.engines) - 1)
+    assert ward.loads == [True, False] * len(ward.engines)
 
 
 def test_what_was_answered_before_the_death_is_not_asked_again() -> None:
@@ -114,7 +114,7 @@ def test_what_was_answered_before_the_death_is_not_asked_again() -> None:
     asked = [prompt for engine in ward.engines for prompt in engine.asked]
     assert len(ward.engines[0].asked) > 10
     assert len(asked) == len(set(asked))
-    assert len(ward.done) == len(set(ward.done)) == len(asked)
+    assert len(ward.done) == len({context.key for context in ward.done}) == len(asked)
 
 
 def test_answers_kept_over_a_death_count_as_generated_once() -> None:
@@ -167,3 +167,42 @@ def test_an_engine_that_cannot_be_started_again_ends_the_run() -> None:
 
     (error,) = Ward(start).run(document("killer", poison=0))
     assert isinstance(error, OperationError) and "no memory left" in str(error)
+
+
+def test_what_is_paid_for_starts_no_engine() -> None:
+    first = Ward()
+    (before,) = first.run(document("one"))
+    ward = Ward(paid={context.key: context for context in first.done if context.key})
+    (outcome, nothing) = ward.run(document("one"), document("empty", sections=1))
+    assert isinstance(before, Outcome) and isinstance(outcome, Outcome) and isinstance(nothing, Outcome)
+    assert outcome.contexts == before.contexts and outcome.generated == (False,) * 6 and outcome.tokens.prompt == 0
+    assert ward.engines == [] and ward.loads == [] and ward.done == []
+    assert ward.supervised.busy_s == 0 and ward.supervised.preemptions == 0
+
+
+def test_the_first_new_chunk_starts_the_engine_once_and_only_new_ones_are_asked() -> None:
+    """Documents go on together: those before it that are paid for, it, and the others that need the engine."""
+    first = Ward()
+    first.run(document("one"), document("two"))
+    paid = {context.key: context for context in first.done if context.key}
+    ward = Ward(paid=paid)
+    found = ward.run(document("one"), document("two", sections=8), document("three"), document("two"))
+    assert [outcome.generated.count(True) for outcome in found if isinstance(outcome, Outcome)] == [0, 2, 6, 0]
+    assert len(ward.engines) == 1 and ward.loads == [True, False] and len(ward.engines[0].asked) == 8
+    (again,) = ward.run(document("three"))
+    assert isinstance(again, Outcome) and len(ward.engines) == 1
+
+
+def test_an_engine_that_cannot_be_started_says_why_to_every_document_that_needs_it() -> None:
+    starts: list[int] = []
+
+    def start() -> Mortal:
+        starts.append(1)
+        raise OperationError("no such model")
+
+    first = Ward()
+    first.run(document("one"))
+    ward = Ward(start, paid={context.key: context for context in first.done if context.key})
+    found = ward.run(document("one"), document("two"), document("three"))
+    assert isinstance(found[0], Outcome) and [str(error) for error in found[1:]] == ["no such model"] * 2
+    assert len(starts) == 1

@@ -36,7 +36,7 @@ REMOVED = ("removed probe", "removed staged", "removed heartbeat.json")
 LOCAL = (
     *("local staged rows.parquet", "local staged vectors.parquet", "local staged documents.parquet"),
     *("local originals.bin", "local documents.parquet", "local rows.parquet", "local vectors.parquet"),
-    *("local dense.faiss", "local lexical texts", "local lexical"),
+    *("local dense.faiss", "local lexical"),
 )
 """The files that a night writes beside the store, in the folder for temporary ones."""
 
@@ -134,7 +134,6 @@ def _announce_local(reached: Callable[[str], None]) -> None:
     _around(tables, "write", lambda _, path: local_kind_of(path), reached, "before")
     _around(segments, "_place", lambda *_: "local originals.bin", reached, "before")
     _around(dense_files, "build", lambda *_: "local dense.faiss", reached, "before")
-    _around(lexical_build, "_write_rows", lambda *_: "local lexical texts", reached, "before")
     _around(lexical_build, "run_java", lambda *_: "local lexical", reached, "before")
     rewrite = compaction.rewrite
 

@@ -214,6 +214,40 @@ def test_rows_that_need_more_than_one_flush_are_refused(tmp_path: Path, monkeypa
         lexical_build.build(["a"], "s", tmp_path / "s", "en")
 
 
+def test_texts_that_cannot_be_made_end_the_build_and_say_why(tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        yield from (f"row {row}" for row in range(5000))
+        raise OperationError("rows.parquet is damaged")
+
+    with pytest.raises(OperationError, match=r"^rows.parquet is damaged$"):
+        lexical_build.build(texts(), "s", tmp_path / "s", "en")
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 3", 'read -r line < "$source"/rows.jsonl; echo "no room in the heap" >&2; exit 3']
+)
+def test_a_java_that_dies_is_named_however_many_texts_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """Before it opens the pipe, and with all but one line unread."""
+    java = tmp_path / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/bash\nwhile [ "$1" != -input ]; do shift; done; source="$2"; {script}\n')
+    java.chmod(0o755)
+    monkeypatch.setattr(jvm, "java_home", lambda: tmp_path / "home")
+    for texts in ([], ["a"], [f"row {row}" for row in range(50_000)]):
+        with pytest.raises(OperationError, match="segment s: Java ended with status 3"):
+            lexical_build.build(texts, "s", tmp_path / "s", "en")
+
+
+def test_a_reader_that_stops_early_and_says_nothing_is_noticed(tmp_path: Path) -> None:
+    rows = lexical_build._piped(([f"row {row}\n"] for row in range(50_000)), tmp_path / "pipe", "Segment s")
+    with rows as written, (tmp_path / "pipe").open() as pipe:
+        pipe.readline()
+    with pytest.raises(OperationError, match=r"^Segment s: Java stopped reading within the first \d+ rows; "):
+        written.result()
+
+
 def test_java_home_is_used_if_its_java_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib" / "server").mkdir(parents=True)
     (tmp_path / "lib" / "server" / "libjvm.so").touch()
