@@ -49,8 +49,8 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one segment gave for a batch: (m, n) scores, best first, -inf where there is nothing, and ids; and whether that
-    was all it has of what was looked at, (m,) bool.
+    """What s segments gave for m queries: (s, m, n) scores, best first, -inf where there is nothing, and ids; and whether that
+    was all that a segment has of what was looked at, (s, m) bool.
     """
 
     scores: Floats
@@ -68,6 +68,7 @@ class DenseIndex:
     def __init__(self, segments: Sequence[_Segment], dimension: int, lists: "_Lists | None" = None) -> None:
         self._segments = segments
         self._lists = lists
+        self._filled = None if lists is None else lists.filled([segment.index for segment in segments])
         self.dimension = dimension
         self._known: tuple[Dead | None, list[_Live]] = (None, [self._live(s, None, None) for s in segments])
 
@@ -111,8 +112,8 @@ class DenseIndex:
             return results
         queries = np.ascontiguousarray(queries, np.float32)
         self._fill(results, queries, np.arange(len(queries)), k, live, self._nearest(queries))
-        if self._lists is not None:
-            starved = np.array([n for n, hits in enumerate(results) if len(hits) < wanted], np.int64)
+        starved = np.array([n for n, hits in enumerate(results) if len(hits) < wanted], np.int64)
+        if self._lists is not None and len(starved):
             self._fill(results, queries, starved, k, live, self._lists.all(len(queries)))
         return results
 
@@ -139,7 +140,7 @@ class DenseIndex:
         while pending.size:
             batch = queries if pending.size == len(queries) else queries[pending]
             here = places and (places[0][pending], places[1][pending])
-            found = [_search(s, batch, fetch, each, here) for s, each in zip(self._segments, live, strict=True)]
+            found = self._found(batch, fetch, live, here)
             unfinished = []
             for position, query in enumerate(pending):
                 hits = self._merge(found, position, k)
@@ -150,19 +151,39 @@ class DenseIndex:
             pending = np.array(unfinished, np.int64)
             fetch *= 4
 
-    def _merge(self, found: Sequence[_Found], position: int, k: int) -> list[DenseHit] | None:
+    def _found(self, queries: Floats, fetch: int, live: Sequence[_Live], places: Places | None) -> _Found:
+        """The best `fetch` live vectors of each segment for each query, of those in the given lists."""
+        numbers = np.array([each.number for each in live])
+        shape = (len(live), len(queries), min(fetch, int(numbers.max())))
+        scores, ids = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+        search = _scan if places is None else _ListSearch(queries, places)
+        parts = zip(self._segments, live, self._reached(places), scores, ids, strict=True)
+        for segment, each, is_reached, own_scores, own_ids in parts:
+            if each.number and is_reached:
+                search(segment.index, queries, each, own_scores, own_ids)
+        scores[ids < 0] = -np.inf
+        return _Found(scores, ids, (ids[:, :, -1] < 0) | (numbers <= fetch)[:, None])
+
+    def _reached(self, places: Places | None) -> list[bool]:
+        """Which segments have anything in any of the lists to look at: of a skewed corpus few."""
+        if self._filled is None or places is None or places[0].shape[1] == self._filled.shape[1]:
+            return [True] * len(self._segments)
+        reached: Any = self._filled[:, places[0].ravel()].any(axis=1)
+        return list(reached)
+
+    def _merge(self, found: _Found, position: int, k: int) -> list[DenseHit] | None:
         """One query's hits over all segments, or None if a segment may have more that tie with the k-th."""
-        scores = np.concatenate([part.scores[position] for part in found])
+        scores = found.scores[:, position].ravel()
         lowest = np.partition(scores, -k)[-k] if len(scores) >= k else -np.inf
-        if any(not part.exhausted[position] and part.scores[position, -1] >= lowest for part in found):
+        if (~found.exhausted[:, position] & (found.scores[:, position, -1] >= lowest)).any():
             return None
         kept = np.flatnonzero((scores >= lowest) & (scores > -np.inf))
         kept = kept[np.argsort(-scores[kept], kind="stable")]
-        ids = np.concatenate([part.ids[position] for part in found])[kept].tolist()
-        owners = np.searchsorted(np.cumsum([part.ids.shape[1] for part in found]), kept, side="right").tolist()
+        owners, places = np.divmod(kept, found.ids.shape[2])
+        vectors = found.ids[owners, position, places]
         return [
             DenseHit(self._segments[owner].id, vector, score)
-            for owner, vector, score in zip(owners, ids, scores[kept].tolist(), strict=True)
+            for owner, vector, score in zip(owners.tolist(), vectors.tolist(), scores[kept].tolist(), strict=True)
         ]
 
     def _all_live(self, dead: Dead | None, allowed: Allowed | None) -> list[_Live]:
@@ -222,6 +243,11 @@ class _Lists:
         index.quantizer = self._index.quantizer
         index.own_fields = False
 
+    def filled(self, indexes: Sequence[Any]) -> npt.NDArray[np.bool_]:
+        """Which lists of each segment hold vectors: (segments, lists)."""
+        sizes = [[index.invlists.list_size(number) for number in range(self._number)] for index in indexes]
+        return np.array(sizes, np.int64).reshape(len(indexes), self._number) > 0
+
     def nearest(self, queries: Floats) -> Places:
         """The lists to look at, best first."""
         scores, lists = self._centroids.search(queries, self.nprobe)
@@ -233,24 +259,23 @@ class _Lists:
         return lists, np.broadcast_to(np.float32(0), lists.shape)
 
 
-def _search(segment: _Segment, queries: Floats, fetch: int, live: _Live, places: Places | None) -> _Found:
-    """The best `fetch` live vectors of a segment for each query, of those in the given lists."""
-    num_queries = len(queries)
-    count = min(fetch, live.number)
-    if count == 0:
-        empty = np.empty((num_queries, 0))
-        return _Found(empty.astype(np.float32), empty.astype(np.int64), np.ones(num_queries, np.bool_))
-    if places is None:
-        scores, ids = segment.index.search(queries, count, params=live.parameters)
-        return _Found(scores, ids, np.full(num_queries, count == live.number))
-    library = dense_files.faiss()
-    lists, own = (np.ascontiguousarray(each) for each in places)
-    parameters = live.parameters
-    if lists.shape[1] != parameters.nprobe:
-        parameters = library.SearchParametersIVF(sel=live.selector, nprobe=lists.shape[1])
-    scores = np.empty((num_queries, count), np.float32)
-    ids = np.empty((num_queries, count), np.int64)
-    pointers = [library.swig_ptr(array) for array in (lists, own, scores, ids)]
-    segment.index.search_preassigned_c(num_queries, library.swig_ptr(queries), count, *pointers, False, parameters)
-    scores[ids < 0] = -np.inf
-    return _Found(scores, ids, (ids[:, -1] < 0) | (count == live.number))
+def _scan(index: Any, queries: Floats, live: _Live, scores: Floats, ids: Ints) -> None:
+    """The best live vectors of a flat index for each query, into (m, n) `scores` and `ids`."""
+    index.search(queries, scores.shape[1], params=live.parameters, D=scores, I=ids)
+
+
+class _ListSearch:
+    """The same of what is in the given lists, one segment after the other."""
+
+    def __init__(self, queries: Floats, places: Places) -> None:
+        self._kept = (queries, *map(np.ascontiguousarray, places))  # what the pointers point to
+        self._asked = [dense_files.faiss().swig_ptr(each) for each in self._kept]
+        self._number, self._nprobe = places[0].shape
+
+    def __call__(self, index: Any, queries: Floats, live: _Live, scores: Floats, ids: Ints) -> None:
+        library, (asked, lists, own) = dense_files.faiss(), self._asked
+        parameters = live.parameters
+        if self._nprobe != parameters.nprobe:
+            parameters = library.SearchParametersIVF(sel=live.selector, nprobe=self._nprobe)
+        found = library.swig_ptr(scores), library.swig_ptr(ids)
+        index.search_preassigned_c(self._number, asked, scores.shape[1], lists, own, *found, False, parameters)

@@ -113,10 +113,18 @@ def build(vectors: Vectors, path: Path, trained: Trained | None = None) -> None:
     else:
         index = read_trained(trained, dimension)
         lists = Lists(index, trained.kind)
+    room = np.empty(
+        (min(ADDED_AT_ONCE, num_vectors), dimension), np.float32
+    )  # once: new pages take longer than the work
     for first in range(0, num_vectors, ADDED_AT_ONCE):
-        with np.errstate(over="ignore"):  # found by the next line
-            rounded = vectors[first : first + ADDED_AT_ONCE].astype(np.float16).astype(np.float32)
-        if not np.isfinite(rounded).all():
+        some = vectors[first : first + ADDED_AT_ONCE]
+        rounded = room[: len(some)]
+        with np.errstate(over="ignore", invalid="ignore"):  # found by the next line
+            rounded[:] = some.astype(np.float16, copy=False)
+            is_finite = np.isfinite(
+                rounded.sum()
+            )  # of finite float16 no sum is too large, and of others none is finite
+        if not is_finite:
             line = first + int(np.flatnonzero(~np.isfinite(rounded).all(axis=1))[0])
             raise OperationError(f"Vector {line} for {path} has a value that is no finite float16.")
         if lists is None:
