@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from enrichment.records import Context, DocumentId, Status
 from indexing import layout, ledger_parts, tables
-from indexing.storage import Storage
+from indexing.storage import Storage, is_remote
 
 _CONTEXTS, _VECTORS = "contexts-", "vectors-"
 KEY_BYTES = 32
 _READERS = 8
-_PART_CONTEXTS, _PART_S = 256, 10.0  # what a killed worker loses at most
+_PART_CONTEXTS, _PART_S = 1024, 10.0  # what a killed worker loses at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def read_vectors(storage: Storage, dimension: int, ids: pa.Array | None = None) 
 
 
 def _entries(storage: Storage, prefix: str, kind: pa.Schema, ids: pa.Array | None) -> pa.Table:
-    """The entries of all parts, in their order; several parts are fetched at once, for a store that is far away."""
+    """The entries of all parts, in their order; of a store that is far away, several parts are fetched at once."""
 
     def read(name: str) -> pa.Table:
         data, where = storage.get(name), f"{storage.uri}/{name}"
@@ -217,4 +217,5 @@ def _entries(storage: Storage, prefix: str, kind: pa.Schema, ids: pa.Array | Non
 
     names = [e.name for e in storage.list(layout.LEDGER) if e.name.rpartition("/")[2].startswith(prefix)]
     with ThreadPoolExecutor(_READERS) as pool:
-        return pa.concat_tables([kind.empty_table(), *pool.map(read, names)]).combine_chunks()
+        found = pool.map(read, names) if is_remote(storage.uri) else map(read, names)
+        return pa.concat_tables([kind.empty_table(), *found]).combine_chunks()

@@ -68,10 +68,10 @@ def test_vectors_come_back_by_key(tmp_path: Path) -> None:
 def test_a_full_batch_is_due_and_durable_when_flushed(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     writer = ledger.ContextWriter(storage, "run-1")
-    assert [writer.add(paid(n)) for n in range(256)] == [False] * 255 + [True]
+    assert [writer.add(paid(n)) for n in range(1024)] == [False] * 1023 + [True]
     writer.flush()
     writer.flush()
-    assert len(ledger.read_contexts(storage)) == 256
+    assert len(ledger.read_contexts(storage)) == 1024
     assert len(list(storage.list())) == 1
 
 
