@@ -8,7 +8,7 @@ import pytest
 
 from enrichment.errors import OperationError
 from enrichment.records import Context, DocumentId, Status
-from indexing import ledger, tables
+from indexing import ledger, ledger_parts, tables
 from indexing.storage import DirectoryStorage
 
 
