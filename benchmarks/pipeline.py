@@ -36,6 +36,7 @@ from enrichment.models import resolve
 from enrichment.tokens import FileTokenizer
 from jobs import config, flow, refresh, sources, steps, vectors
 from jobs.progress import Progress
+from jobs.run import Run
 
 DOCUMENTS_PER_FILE = 1000
 CHUNK_TOKENS = 200  # the default size, in tokens of the fake embedder
@@ -219,12 +220,13 @@ def references(used: config.Config) -> list[pa.Table]:
 
 def open_steps(work: Path, real: bool) -> tuple[steps.EnrichDocuments, vectors.StageVectors]:
     """Both steps; if `real`, with the tokenizers of two real models but still without the models."""
-    run = steps.Run("benchmark", settings(work), str(work / "documents"))
+    run = Run("benchmark", settings(work), str(work / "documents"))
     enrich, stage = steps.EnrichDocuments(run, lambda counts: None), vectors.StageVectors(run, lambda counts: None)
     if real:
         model = FileTokenizer(resolve("smollm2-135m-instruct", None))
-        enrich._embedder_tokenizer = FileTokenizer(resolve("all-minilm-l6-v2", None))
-        enrich._model_tokenizer = enrich._strategy._strategy._recipe._tokenizer = model  # type: ignore[attr-defined]
+        preparing, recipe = enrich._preparing, enrich._supervised._strategy_on.keywords["recipe"]  # type: ignore[union-attr]
+        preparing.embedder_tokenizer = FileTokenizer(resolve("all-minilm-l6-v2", None))
+        preparing.model_tokenizer = recipe._tokenizer = model
     return enrich, stage
 
 

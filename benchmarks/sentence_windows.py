@@ -3,14 +3,14 @@
 A corpus of one sentence per chunk, in a temporary folder, without a language model; the sentence alone is embedded, or with
 `--header` its header too. Printed for each window: the share of the golden characters that the 10 best hits cover, the
 questions answered whole, those of them that smaller windows did not answer, and the characters returned; then what the text
-takes as it is stored, and what windows stored with every row would take. Hybrid search, MiniLM, BM25 over header and text.
+takes as it is stored, and what windows of three sentences stored with every row would take. Hybrid search, MiniLM, BM25 over
+header and text.
 """
 
 import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -18,12 +18,12 @@ from indexing import heartbeat, layout
 from indexing.expansion import Expansion
 from indexing.snapshot import Snapshot, open_snapshot
 from indexing.storage import open_storage
-from jobs import config, golden, local_flow, refresh
+from jobs import config, golden, local_flow, refresh, stored_bytes
 from jobs.golden import Golden, GoldenSpan
 from jobs.judging import covered
 from jobs.progress import Progress
 
-K, MOST, STORED_WINDOW = 10, 5, 3
+K, MOST = 10, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,30 +71,17 @@ def print_windows(snapshot: Snapshot, questions: Golden) -> None:
 
 
 def print_bytes(snapshot: Snapshot, corpus: Path) -> None:
-    """Bytes of text: of the documents, as stored here, and as windows of three sentences on each side would take."""
-    text = stored = windows = 0
+    """Bytes of text: of the documents, as stored here, and as windows on each side would take."""
+    text = stored_bytes.by_kind(snapshot.manifest)[layout.ORIGINALS]
+    stored = text
     for segment in snapshot.manifest.segments:
-        folder = corpus / layout.SEGMENTS / segment.id
-        text += (folder / layout.ORIGINALS).stat().st_size
-        rows = pq.ParquetFile(folder / layout.ROWS)
+        rows = pq.ParquetFile(corpus / layout.SEGMENTS / segment.id / layout.ROWS)
         groups = [rows.metadata.row_group(number) for number in range(rows.num_row_groups)]
         columns = [group.column(number) for group in groups for number in range(group.num_columns)]
         stored += sum(column.total_compressed_size for column in columns if column.path_in_schema == "text")
-        windows += stored_windows(rows.read(["document_id", "byte_start", "byte_end"]).to_pylist())
-    print(
-        f"\ntext {text:,} bytes; stored {text + stored:,} = originals and compressed rows, {(text + stored) / text:.2f} x"
-    )
-    print(f"windows of {STORED_WINDOW} stored with every row: {windows:,} bytes, {windows / text:.2f} x the text")
-
-
-def stored_windows(rows: Sequence[dict[str, Any]]) -> int:
-    """The bytes of every row with three rows of its document on each side."""
-    total = 0
-    for place, row in enumerate(rows):
-        near = rows[max(0, place - STORED_WINDOW) : place + STORED_WINDOW + 1]
-        own = [other for other in near if other["document_id"] == row["document_id"]]
-        total += own[-1]["byte_end"] - own[0]["byte_start"]
-    return total
+    windows = stored_bytes.of_windows(snapshot.live_rows(stored_bytes.WINDOW_COLUMNS))
+    print(f"\ntext {text:,} bytes; stored {stored:,} = originals and compressed rows, {stored / text:.2f} x")
+    print(f"windows of {stored_bytes.WINDOW} stored with every row: {windows:,} bytes, {windows / text:.2f} x the text")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ each document judges the answer by its own words.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +16,13 @@ import numpy as np
 
 from enrichment import extraction
 from enrichment.admission import Admission, Held
+from enrichment.boilerplate import BOILERPLATE, text_hash
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
 from enrichment.extraction import Extraction
 from enrichment.guards import Judgement
 from enrichment.needs import STANDS_ALONE, needs
 from enrichment.recipe import AskOnce, Given, Questions, Recipe, Verdict
-from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Status
+from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Span, Status
 from enrichment.scopes import Scope
 from enrichment.strategies import UNGROUNDED, ContextOptions, Outcome, Tokens, Ungrounded, skipped
 from enrichment.tokens import Encoding
@@ -58,6 +59,7 @@ class Generation:
         language: str = "en",
         extracting: Extraction | None = None,
         attempts: int = 2,
+        boilerplate: Container[bytes] = frozenset(),
     ) -> None:
         self._engine = engine
         self.admission = Admission(engine.capacity)
@@ -72,6 +74,7 @@ class Generation:
         self._older = older  # what the document's older version has for a chunk, whatever its prompt
         self._language = language  # of the documents, for the rules of `only: needed`
         self._extraction = extracting
+        self._boilerplate = boilerplate  # hashes of texts that are not asked about
         self._done = done  # called with every context that the model wrote, as it is written
         # Of documents in work: an engine that dies takes no answer with it. Each document's own, since what is known
         # to be grounded differs between two documents that begin alike.
@@ -111,38 +114,63 @@ class Generation:
 
     async def _answers(self, given: Given, ask_once: AskOnce) -> list[Answer]:
         """One for each chunk, in order."""
-        chunks, needed = given.chunks, list[str | None]()
-        reason = "single_chunk" if len(chunks) < self._recipe.least_chunks else None
-        if reason is None:
-            needed = [ALWAYS] * len(chunks)
-            if self._options.only == "needed":
-                needed = needs(given.document, chunks, self._language)
-                reason = None if any(needed) else STANDS_ALONE
-        if reason is not None:
-            contexts = skipped(given.document, chunks, reason).contexts
-            return [Answer(context, False, Tokens()) for context in contexts]
+        chunks, document = given.chunks, given.document
+        if len(chunks) < self._recipe.least_chunks:
+            return [Answer(c, False, Tokens()) for c in skipped(document, chunks, "single_chunk").contexts]
+        needed = self._needed(document, chunks)
+        if not any(needed):
+            whole = Span(0, len(document.text))
+            return [self._spared(document, chunk, whole) for chunk in chunks]
         work = await self._recipe.questions(given, ask_once)
         # Scopes come in in their order, and the prompts of one are built as their turns come.
         cuts = work.scopes(given.max_tokens)
         answered = await gather_in_order([self._scope(work, scope, needed) for scope in cuts])
         return [answer for scope in answered for answer in scope]
 
+    def _needed(self, document: Document, chunks: Sequence[Chunk]) -> list[str | None]:
+        """For each chunk the rule by which it is asked about, or None."""
+        found: Sequence[str | None] = [ALWAYS] * len(chunks)
+        if self._options.only == "needed":
+            found = needs(document, chunks, self._language)
+        return [
+            None if self._is_boilerplate(document, chunk) else rule for chunk, rule in zip(chunks, found, strict=True)
+        ]
+
+    def _is_boilerplate(self, document: Document, chunk: Chunk) -> bool:
+        return bool(self._boilerplate) and text_hash(document.text[chunk.start : chunk.end]) in self._boilerplate
+
+    def _spared(self, document: Document, chunk: Chunk, read: Span) -> Answer:
+        """What a chunk has that is not asked about."""
+        reason = BOILERPLATE if self._is_boilerplate(document, chunk) else STANDS_ALONE
+        return Answer(Context(None, Status.SKIPPED, reason, read), False, Tokens())
+
     async def _scope(self, work: Questions, scope: Scope, needed: Sequence[str | None]) -> list[Answer]:
         """The scope's answers; by `needed`, of all the document's chunks, one without a rule is not asked about."""
+        asked = [chunk for chunk in scope.chunks if needed[chunk.index] is not None]
+        if work.is_one:
+            asked = asked[:1]
         own = work.longest_suffix + self._options.max_output_tokens
-        number = sum(needed[chunk.index] is not None for chunk in scope.chunks)
-        async with self.admission.scope(work.shared_tokens(scope) if number else 0, own, number) as held:
-            asked = [self._one(work, scope, chunk, needed[chunk.index], held) for chunk in scope.chunks]
-            return await gather_in_order(asked)
+        async with self.admission.scope(work.shared_tokens(scope) if asked else 0, own, len(asked)) as held:
+            found = await gather_in_order([self._one(work, scope, chunk, held) for chunk in asked])
+        answers = {chunk.index: answer for chunk, answer in zip(asked, found, strict=True)}
+        return [self._of_chunk(work, scope, chunk, answers, needed[chunk.index]) for chunk in scope.chunks]
 
-    async def _one(self, work: Questions, scope: Scope, chunk: Chunk, rule: str | None, held: Held) -> Answer:
+    def _of_chunk(
+        self, work: Questions, scope: Scope, chunk: Chunk, answers: Mapping[int, Answer], rule: str | None
+    ) -> Answer:
+        """The chunk's own answer, with its rule; the one that all have, which was paid for with the first; or none."""
+        read = work.read(scope, chunk)
         if rule is None:
-            return Answer(Context(None, Status.SKIPPED, STANDS_ALONE, work.read(scope, chunk)), False, Tokens())
+            return self._spared(work.document, chunk, read)
+        own = answers.get(chunk.index)
+        answer = own or Answer(next(iter(answers.values())).context, False, Tokens())
+        return replace(answer, context=replace(answer.context, scope=read, reason=_told(answer.context, rule)))
+
+    async def _one(self, work: Questions, scope: Scope, chunk: Chunk, held: Held) -> Answer:
         async with self.admission.request():
             answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), chunk)
         held.finished_one()
-        context = replace(answer.context, scope=work.read(scope, chunk), reason=_told(answer.context, rule))
-        return replace(answer, context=context)
+        return answer
 
     async def _answer(
         self, document: Document, prompt: np.ndarray, judge: Verdict, chunk: Chunk | None = None

@@ -156,6 +156,8 @@ class Prompts:
 class DocumentPrompts:
     """One document's prompts. `longest_suffix` and `around` (the prefix and the longest suffix) are in tokens."""
 
+    is_one = False
+
     def __init__(
         self,
         prompts: Prompts,

@@ -31,6 +31,8 @@ class Questions(Protocol):
     document: Document
     longest_suffix: int
     """Tokens of a prompt behind what it shares with its scope's others, at most."""
+    is_one: bool
+    """Whether all chunks have the same prompt, which is then asked for the first of them alone."""
 
     def scopes(self, max_tokens: int) -> list[Scope]:
         """The document's chunks in runs whose prompts share a prefix and are no longer than `max_tokens`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from enrichment import asked_questions, keywords, rewriting, situating
+from enrichment import asked_questions, keywords, rewriting, situating, summary
 from enrichment.errors import ConfigError
 from enrichment.materials import Materials
 from enrichment.prompts import PLAIN_CHAT
@@ -14,6 +14,7 @@ RECIPES: Mapping[str, Callable[[Materials], Recipe]] = {
     "situate": situating.recipe,
     "keywords": keywords.recipe,
     "questions": asked_questions.recipe,
+    "summary": summary.recipe,
     NEIGHBORHOOD: rewriting.recipe,
     SEMANTIC: rewriting.recipe,
 }

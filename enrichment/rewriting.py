@@ -82,6 +82,8 @@ class Rewriting:
 class DocumentRewrites:
     """One document's prompts: all of its chunks share what stands before the other passages."""
 
+    is_one = False
+
     def __init__(self, recipe: Rewriting, given: Given, wanted: Sequence[Sequence[int]], told: str | None) -> None:
         self.document = given.document
         self._recipe, self._given = recipe, given

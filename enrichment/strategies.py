@@ -47,6 +47,8 @@ class ContextOptions:
     more and takes what comes, `refuse` asks once more and then falls back."""
     only: Literal["always", "needed"] = "always"
     """`needed` asks about those chunks alone that the rules of `needs.py` find wanting."""
+    boilerplate: int | None = None
+    """A chunk whose text stands in more documents than this is not asked about; None asks about all."""
     forward_chunks: int = 3
     backward_chunks: int = 3
     semantic_neighbors: int = 10
@@ -62,6 +64,8 @@ class ContextOptions:
             object.__setattr__(self, "max_output_tokens", _REWRITE_TOKENS if self.rewrites else _CONTEXT_TOKENS)
         if not 16 <= self.max_output_tokens <= 1024:
             raise ConfigError(f"context.max_output_tokens is {self.max_output_tokens}; it must be from 16 to 1024")
+        if self.boilerplate is not None and self.boilerplate < 1:
+            raise ConfigError(f"context.boilerplate is {self.boilerplate}; it must be at least 1 document, or null")
         for name, least in (("forward_chunks", 0), ("backward_chunks", 0), ("semantic_neighbors", 1)):
             if not least <= getattr(self, name) <= _MOST_CHUNKS:
                 raise ConfigError(
@@ -98,6 +102,7 @@ class ContextOptions:
         names = [*_OF_ANSWERS, *(["summary"] if self.rewrites else ["prompt"])]
         names += ["extract"] if self.extract else []
         names += ["only"] if self.only != "always" else []
+        names += ["boilerplate"] if self.boilerplate else []
         names += ["forward_chunks", "backward_chunks"] if NEIGHBORHOOD in self.names else []
         names += ["semantic_neighbors", "semantic_similarity_threshold"] if SEMANTIC in self.names else []
         return {name: getattr(self, name) for name in names}

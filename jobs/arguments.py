@@ -46,6 +46,7 @@ def add_measuring(command: Command, run: Run) -> None:
     added.add_argument("--qrels", type=Path, metavar="FILE", help="judged documents, or chunks as DOCUMENT#INDEX")
     added.add_argument("--vary", action="append", default=[], metavar="KEY=[A,B]", help="also compare these settings")
     added.add_argument("--window", type=int, nargs="+", default=[], metavar="N", help="recall of the best with windows")
+    added.add_argument("--window-by", choices=["chunks", "characters"], default="chunks", help="what --window counts")
     added.add_argument(
         "--fusion", nargs="+", default=[], metavar="rrf|scores[:D:L]", help="ways to fuse (default: both)"
     )
@@ -60,7 +61,9 @@ def add_measuring(command: Command, run: Run) -> None:
     added.add_argument("--golden", metavar="FILE", help="JSON lines of query and contains (default: gate.golden)")
     added.add_argument("-k", type=int, help="hits, before neighbours merge (default: as the gate asks)")
     added.add_argument("--mode", choices=["hybrid", "dense", "lexical"], help="as of search")
+    added.add_argument("--expand", choices=["window", "parent", "run"], help="as of search")
     added.add_argument("--window", type=int, metavar="N", help="as of search")
+    added.add_argument("--window-by", choices=["chunks", "characters", "tokens"], help="as of search")
     added.add_argument("--within", choices=["section"], help="as of search")
     added.add_argument("--budget", type=int, metavar="N", help="as of search")
     added.add_argument(

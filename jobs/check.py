@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from enrichment.errors import ConfigError, OperationError
+from indexing.expansion import Expand, Expansion, WindowBy
 from indexing.passages import Passage
 from indexing.search import Mode
 from indexing.snapshot import Snapshot, open_snapshot
@@ -36,6 +37,8 @@ class GateOptions:
     window: int = 0
     within_section: bool = False
     budget: int | None = None
+    window_by: WindowBy = "chunks"
+    expand: Expand = "window"
     min_recall: float = 0.0
     max_drop: float = 0.05
     fallback: float = 1.0
@@ -50,6 +53,18 @@ class GateOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"gate.{name} is {value}; it must be at least {least}")
+        try:
+            Expansion(self.expand, self.window, self.window_by, self.within_section)
+        except ConfigError as error:
+            raise ConfigError(f"gate: {error}") from None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How the questions are asked; what later versions brought is named only where it is used."""
+        names = ("k", "mode", "window", "within_section", "budget")
+        later = {"window_by": "chunks", "expand": "window"}
+        used = [name for name, usual in later.items() if getattr(self, name) != usual]
+        return {name: getattr(self, name) for name in (*names, *used)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +121,7 @@ def read_questions(uri: str | None) -> list[GoldenQuestion]:
 
 def ask(snapshot: Snapshot, questions: Sequence[GoldenQuestion], options: GateOptions) -> Answered:
     """Ask every question and see what the passages hold."""
-    answers = snapshot.search_many(
-        [question.query for question in questions],
-        options.k,
-        options.mode,
-        window=options.window,
-        within_section=options.within_section,
-        budget=options.budget,
-    )
+    answers = snapshot.search_many([question.query for question in questions], **options.how)
     shares, missed, characters = [], [], 0
     for question, passages in zip(questions, answers, strict=True):
         characters += sum(passage.end - passage.start for passage in passages)
@@ -133,6 +141,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
     configured = options_of(snapshot.manifest.config)
     given = {"k": options.k, "mode": options.mode, "window": options.window, "budget": options.budget}
     given |= {"within_section": True if options.within == "section" else None, "min_recall": options.min_recall}
+    given |= {"window_by": options.window_by, "expand": options.expand}
     asked = replace(configured, **{name: value for name, value in given.items() if value is not None})
     file = options.golden or configured.golden
     if file is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from indexing.expansion import WindowBy
 from indexing.fusion import Fusion
 from indexing.passages import ChunkSpan
 from indexing.search import Mode
@@ -82,7 +83,7 @@ class Candidate:
 
 
 def compared(
-    questions: Golden, candidates: Sequence[Candidate], measure: str, windows: Sequence[int]
+    questions: Golden, candidates: Sequence[Candidate], measure: str, windows: Sequence[int], by: WindowBy = "chunks"
 ) -> dict[str, Any]:
     """The record of a comparison: `combinations`, `best`, `gains`, `cost`, `won`, `lost`, `windows`, `recommendation`."""
     scored = {candidate.name: candidate.judge.scores(candidate.rankings) for candidate in candidates}
@@ -102,7 +103,7 @@ def compared(
         "cost": None,
         "won": [],
         "lost": [],
-        "windows": {name: _windows(known[name], windows) for name in best.values()} if windows else {},
+        "windows": {name: _windows(known[name], windows, by) for name in best.values()} if windows else {},
     }
     if by_kind["context"]:
         gains["context"] = _gain(questions, scored, by_kind["context"], free, measure)
@@ -165,10 +166,10 @@ def _row(candidate: Candidate, scores: Scores, measure: str) -> dict[str, Any]:
     }
 
 
-def _windows(candidate: Candidate, windows: Sequence[int]) -> dict[str, dict[str, float]]:
+def _windows(candidate: Candidate, windows: Sequence[int], by: WindowBy) -> dict[str, dict[str, float]]:
     found = {}
     for window in windows:
-        scores = candidate.judge.scores(candidate.rankings, window)
+        scores = candidate.judge.scores(candidate.rankings, window, by)
         found[str(window)] = {
             name: round(float(v.mean()), 4) for name, v in scores.items() if name.startswith("recall")
         }

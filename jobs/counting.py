@@ -11,17 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from enrichment.boilerplate import BOILERPLATE
 from enrichment.engine import Engine, ModelOptions
 from enrichment.fake_engine import FakeEngine
 from enrichment.records import Context, Document, Status
 from enrichment.strategies import Outcome
 from indexing import staging
 from jobs.embedding import unpaid
-from jobs.steps import EnrichDocuments, Report, Run
+from jobs.retries import mask
+from jobs.run import Report, Run
+from jobs.steps import EnrichDocuments
 from jobs.vectors import texts_of
 
 NUMBERS = (
-    *("chunks", "skipped", "failed", "generated"),
+    *("chunks", "skipped", "boilerplate", "failed", "generated"),
     *("prompt", "ideal", "block_rounding"),  # tokens of the prompts to ask, first attempts
     *("texts", "embedded"),  # to have vectors, and of those to embed
     *("split_rows", "oversized"),  # rows of several texts; 1 for a document of several scopes
@@ -63,6 +66,7 @@ class CountDocuments(EnrichDocuments):
         found = {
             "chunks": per_document(np.arange(rows.num_rows)),
             "skipped": per_document(np.flatnonzero(statuses == Status.SKIPPED)),
+            "boilerplate": per_document(np.flatnonzero(mask(pc.equal(rows["reason"], BOILERPLATE)))),
             "failed": per_document(np.flatnonzero(statuses == Status.FAILED)),
             "texts": per_document(rows_of_texts),
             "embedded": per_document(rows_of_texts[to_embed]),

@@ -86,6 +86,11 @@ class Plan:
     num_kept: int
 
     @property
+    def dying(self) -> Rows:
+        """The rows of `old` that have no place in the next snapshot, if all the work succeeds."""
+        return np.union1d(self.gone, self.replaces[self.replaces >= 0])
+
+    @property
     def due(self) -> bool:
         """Whether there is anything to do."""
         known = self.previous.stale if self.previous else ()

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from enrichment.errors import ConfigError
 from enrichment.rerank import RerankOptions, open_reranker
 from indexing import ledger
+from indexing.expansion import WindowBy
 from indexing.fusion import Fusion, fused
 from indexing.passages import ChunkSpan
 from indexing.search import FUSION_DEPTH, Mode
@@ -40,6 +41,7 @@ class EvaluateOptions:
 
     varied: tuple[Varied, ...] = ()
     windows: tuple[int, ...] = ()
+    window_by: WindowBy = "chunks"
     fusions: tuple[Fusion, ...] = (Fusion(), Fusion("scores", 1.0, 0.5))
     measure: str = "recall@10"
     sample: float = 1.0
@@ -103,7 +105,7 @@ def evaluate(
             progress.say(f"variant {number} of {len(wanted)}: {variant.name}")
             built.append(_built(variant, config, questions, sample, progress))
     candidates = tuple(_candidates(built, questions, options.fusions))
-    measured = comparison.compared(questions, candidates, options.measure, options.windows)
+    measured = comparison.compared(questions, candidates, options.measure, options.windows, options.window_by)
     record = {
         "corpus": config.corpus,
         "into": into,

@@ -25,8 +25,8 @@ from indexing.storage import Storage, is_remote, open_storage
 from jobs import memory
 from jobs.counting import count_blocks
 from jobs.relay import Relay, RelayedEnrich, RelayedStage
+from jobs.run import Run
 from jobs.sources import Listing, scan_file
-from jobs.steps import Run
 
 T = TypeVar("T")
 WINDOW_DOCUMENTS = (

@@ -5,7 +5,7 @@ candidate is searched as a reader would search it, before its manifest exists. A
 reason, which the manifest keeps too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -95,7 +95,5 @@ def _answered(
 
 def _asked(questions: Sequence[GoldenQuestion], options: GateOptions) -> str:
     """Changes with the questions and with how they are asked."""
-    how: Mapping[str, Any] = {
-        name: getattr(options, name) for name in ("k", "mode", "window", "within_section", "budget")
-    }
-    return manifest.digest(*(repr(asdict(question)).encode() for question in questions), repr(how).encode())[:32]
+    asked = [repr(asdict(question)).encode() for question in questions]
+    return manifest.digest(*asked, repr(options.how).encode())[:32]

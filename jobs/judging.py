@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from enrichment.errors import ConfigError
+from indexing.expansion import WindowBy
 from indexing.passages import ChunkSpan
 from jobs.golden import Golden, GoldenSpan, chunk_number, document_number
 
@@ -44,8 +45,8 @@ class Judge:
         self.judged = self._from_spans() if golden.spans else self._from_qrels(chunks)
         self._evaluator = pytrec_eval.RelevanceEvaluator(self.judged, _TREC_MEASURES)
 
-    def scores(self, rankings: Sequence[Ranked], window: int = 0) -> Scores:
-        """How good the rankings are, one for each question; windows are of golden spans alone."""
+    def scores(self, rankings: Sequence[Ranked], window: int = 0, by: WindowBy = "chunks") -> Scores:
+        """How good the rankings are, one for each question; windows, by chunks or characters, are of golden spans alone."""
         found = self._evaluator.evaluate(self.run(rankings))
         names = list(self._golden.queries)
         scores = {
@@ -53,7 +54,7 @@ class Judge:
             for measure, trec in _TREC_NAMES.items()
         }
         if self._golden.spans:
-            spans = [[self._widened(chunk, window) for chunk in ranking[: CUTS[-1]]] for ranking in rankings]
+            spans = [[self._widened(chunk, window, by) for chunk in ranking[: CUTS[-1]]] for ranking in rankings]
             for cut, measure in zip(CUTS, RECALLS, strict=True):
                 pairs = zip(names, spans, strict=True)
                 shares = [covered(self._golden.spans[name], hits[:cut]) for name, hits in pairs]
@@ -109,7 +110,9 @@ class Judge:
             )
         return {name: dict(judged) for name, judged in self._golden.judged.items()}
 
-    def _widened(self, chunk: ChunkSpan, window: int) -> GoldenSpan:
+    def _widened(self, chunk: ChunkSpan, window: int, by: WindowBy) -> GoldenSpan:
+        if by == "characters":  # beyond the document's end there is nothing golden
+            return GoldenSpan(chunk.document_id, max(0, chunk.start - window), chunk.end + window)
         if not window:
             return GoldenSpan(chunk.document_id, chunk.start, chunk.end)
         chunks = self._of_document[chunk.document_id]

@@ -13,8 +13,9 @@ import pyarrow as pa
 from indexing.storage import Storage, open_storage
 from jobs.counting import count_blocks
 from jobs.flow import Enrichment, plan_blocks
+from jobs.run import Run
 from jobs.sources import Listing, scan_file
-from jobs.steps import EnrichDocuments, Run
+from jobs.steps import EnrichDocuments
 from jobs.vectors import StageVectors
 
 T = TypeVar("T")

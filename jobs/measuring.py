@@ -36,6 +36,7 @@ def _evaluate(options: argparse.Namespace) -> Outcome:
     asked = EvaluateOptions(
         varied=tuple(map(variants.parse_varied, options.vary)),
         windows=tuple(options.window),
+        window_by=options.window_by,
         fusions=tuple(map(_fusion, options.fusion)) or EvaluateOptions().fusions,
         measure=options.measure,
         sample=options.sample,

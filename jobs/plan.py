@@ -16,7 +16,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import open_storage
-from jobs import earlier_runs, flow, refresh, retries
+from jobs import boilerplate, earlier_runs, flow, refresh, retries, stored_bytes
 from jobs.config import Config
 from jobs.counting import COUNTED, NUMBERS
 from jobs.difference import NOTHING_ASKED, Plan, unchanged
@@ -99,6 +99,7 @@ def estimate(
     strata = stratified(found.work, sample)
     chosen = found.work.filter(pa.array(strata[0]))
     run = refresh.new_run("plan", config, checked, found, NOTHING_ASKED)
+    run = boilerplate.known(run, found, chosen, workers.build_segments)
     with progress.stage("count", chosen.num_rows, pc.sum(chosen["num_bytes"]).as_py() or 0):
         counted = workers.count(run, chosen, progress.counts) if chosen.num_rows else COUNTED.empty_table()
     totals, error = scaled(counted, found.work, *strata)
@@ -196,14 +197,16 @@ def _changed_settings(found: Plan, checked: Checked) -> tuple[str, ...]:
 
 
 def _chunks(found: Plan, totals: Mapping[str, int]) -> dict[str, int]:
-    """Of the next snapshot `total`; of the work the rest, where work = generated + reused + skipped + failed."""
-    dying = np.union1d(found.gone, found.replaces[found.replaces >= 0])
+    """Of the next snapshot `total`; of the work the rest, where work = generated + reused + skipped + failed, and of what is
+    skipped `boilerplate`.
+    """
     before = int(retries.integers(found.old["num_rows"]).sum())
-    carried = 0 if found.settings else before - int(retries.integers(found.old["num_rows"])[dying].sum())
+    carried = 0 if found.settings else before - int(retries.integers(found.old["num_rows"])[found.dying].sum())
     parts = {name: totals[name] for name in ("generated", "skipped", "failed")}
     reused = totals["chunks"] - sum(parts.values())
     return {"total": carried + totals["chunks"], "work": totals["chunks"], **parts, "reused": reused} | {
-        "oversized_documents": totals["oversized"]
+        "boilerplate": totals["boilerplate"],
+        "oversized_documents": totals["oversized"],
     }
 
 
@@ -237,9 +240,6 @@ def _sizes(found: Plan, totals: Mapping[str, int], dimension: int) -> dict[str, 
 
 def _shares_of_text(previous: Manifest | None) -> dict[str, float]:
     """Bytes per byte of original in the previous snapshot."""
-    sizes: dict[str, int] = {}
-    for file in (file for segment in (previous.segments if previous else ()) for file in segment.files):
-        name = layout.LEXICAL if file.name.startswith(layout.LEXICAL) else file.name
-        sizes[name] = sizes.get(name, 0) + file.size_bytes
+    sizes = stored_bytes.by_kind(previous) if previous else {}
     text = sizes.get(layout.ORIGINALS, 0)
-    return {name: sizes.get(name, 0) / text for name in _SHARE_OF_TEXT} if text else {}
+    return {name: sizes.get(name.rstrip("/"), 0) / text for name in _SHARE_OF_TEXT} if text else {}

@@ -20,6 +20,7 @@ from indexing import dense_kind, layout, live, manifest, staging
 from indexing.manifest import Manifest
 from indexing.storage import Storage, open_storage
 from jobs import (
+    boilerplate,
     caps,
     carrying,
     counts,
@@ -42,9 +43,9 @@ from jobs.models import checked_model, resolve_model
 from jobs.progress import Progress
 from jobs.result import Result, unchanged
 from jobs.retries import Settled
+from jobs.run import Reuse, Run
 from jobs.sources import Listing
 from jobs.spans import Spans, read_spans
-from jobs.steps import Reuse, Run
 from jobs.summaries import summaries
 
 T = TypeVar("T")
@@ -132,6 +133,9 @@ def night(
         return unchanged(run_id, config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
     plan = capped(run, plan, asked, storage, workers, progress)
+    run = boilerplate.known(run, plan, plan.work, workers.build_segments)
+    if run.boilerplate:
+        progress.say(f"{len(run.boilerplate):,} texts of chunks are boilerplate: nothing is asked about them")
     with progress.recording(storage, run.id):
         with progress.stage("enrich", plan.work.num_rows, pc.sum(plan.work["num_bytes"]).as_py() or 0):
             settled, enrichment = enrich(run, plan, workers, progress)

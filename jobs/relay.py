@@ -18,7 +18,8 @@ import pyarrow as pa
 from enrichment.errors import OperationError, SituateError
 from enrichment.reaper import bound_exit
 from enrichment.turns import Turns
-from jobs.steps import EnrichDocuments, Run
+from jobs.run import Run
+from jobs.steps import EnrichDocuments
 from jobs.vectors import StageVectors
 
 T = TypeVar("T")

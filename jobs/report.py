@@ -21,7 +21,7 @@ from indexing import layout, manifest
 from indexing.manifest import Manifest
 from indexing.snapshot import Snapshot
 from indexing.storage import MissingObjectError, Storage, open_storage
-from jobs import plots
+from jobs import plots, stored_bytes
 
 _TREND = 30  # snapshots
 _SAMPLES = 3  # of each kind
@@ -62,11 +62,12 @@ def write(corpus: str, path: Path, sequence: int | None = None, evaluation: Path
 
 def page(storage: Storage, found: Manifest, evaluated: Mapping[str, Any] | None) -> str:
     """The whole page."""
-    run = _run_report(storage, found)
+    run, snapshot = _run_report(storage, found), Snapshot(storage, found)
     title = f"Snapshot {found.sequence} of {storage.uri}"
     sections = [
         ("What the run did", _did(found, run)),
-        ("Samples, before and after", _samples(Snapshot(storage, found))),
+        ("What is stored", _stored(snapshot)),
+        ("Samples, before and after", _samples(snapshot)),
         ("What contexts are worth", _evaluated(evaluated)),
         ("The last snapshots", _trend(storage, found)),
         ("Quarantined and stale", _left_out(found)),
@@ -112,6 +113,20 @@ def _did(found: Manifest, run: Mapping[str, Any]) -> str:
 def _counted(name: str, counts: Mapping[str, int]) -> str:
     told = ", ".join(f"{count:,} {part.replace('_', ' ')}" for part, count in counts.items() if count)
     return f"<tr><th>{name}</th><td>{_text(told)}</td></tr>"
+
+
+def _stored(snapshot: Snapshot) -> str:
+    """Bytes by kind of file, and what windows around every chunk would take: they are cut out of the originals instead."""
+    sizes = stored_bytes.by_kind(snapshot.manifest)
+    text = sizes.get(layout.ORIGINALS, 0)
+    windows = stored_bytes.of_windows(snapshot.live_rows(stored_bytes.WINDOW_COLUMNS))
+    told = sorted(sizes.items(), key=lambda entry: -entry[1])
+    told.append((f"windows of {stored_bytes.WINDOW} chunks on each side, were they stored with every chunk", windows))
+    rows = [
+        f"<tr><td>{_text(name)}</td><td class=n>{size:,} bytes</td><td class=n>{size / max(1, text):.2f} x the text</td></tr>"
+        for name, size in told
+    ]
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _samples(snapshot: Snapshot) -> str:

@@ -6,20 +6,16 @@ conserved: one reference in, one unit out, whatever became of the document. The 
 
 import asyncio
 import functools
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from enrichment import models
-from enrichment.documents import Loaded
-from enrichment.embed import open_tokenizer
 from enrichment.endpoint import EndpointEngine
 from enrichment.engine import Engine, ModelOptions
 from enrichment.errors import DocumentError
@@ -28,64 +24,18 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.generation import Generation
 from enrichment.materials import Materials
 from enrichment.recipes import recipe
-from enrichment.records import Chunk, Context, Document, DocumentId, Enriched, Span
-from enrichment.split import split
+from enrichment.records import Chunk, Context, Document, DocumentId, Enriched
 from enrichment.strategies import SEMANTIC, Free, Outcome, Strategy
 from enrichment.supervision import Supervised
-from enrichment.tokens import Encoding, Tokenizer
 from enrichment.vllm_engine import VllmEngine
 from indexing import ledger, manifest, older, staging
-from indexing.snapshot import Snapshot
 from indexing.storage import open_storage
-from jobs.config import Config
 from jobs.embedding import EmbedOnce
 from jobs.models import open_tokenizer as open_model_tokenizer
 from jobs.models import resolve_model
-from jobs.sources import SourceReader, source_name
-from jobs.stored import FORMAT, StoredReader
-
-Report = Callable[[Mapping[str, int]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """Where a run finds what was paid for before.
-
-    The ledger, of the documents `ids` alone if they are given; and the rows that the documents `changed` have in `snapshot`.
-    Without `fallbacks`, what a guard refused is asked for again.
-    """
-
-    ids: pa.Array | None = None
-    snapshot: int | None = None
-    changed: pa.Array | None = None
-    fallbacks: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What every worker of one run knows. `spans` is the table of given spans for `split.by: spans`, else None."""
-
-    id: str
-    config: Config
-    root: str
-    spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
-    model_fingerprint: str | None = None
-    reuse: Reuse = field(default_factory=Reuse)
-    directory: str = field(default_factory=os.getcwd)
-
-    def enter(self) -> None:
-        """Let relative paths mean on a worker of this machine what they mean to the user; elsewhere none are used."""
-        if Path(self.directory).is_dir():
-            os.chdir(self.directory)
-
-
-class _Prepared(NamedTuple):
-    """A document as it goes to the strategy; `encoding` is its text in the model's tokens."""
-
-    loaded: Loaded
-    sha256: str
-    chunks: tuple[Chunk, ...]
-    encoding: Encoding | None
+from jobs.preparing import Prepared, Preparing
+from jobs.run import Report, Run
+from jobs.sources import source_name
 
 
 class EnrichDocuments:
@@ -103,10 +53,8 @@ class EnrichDocuments:
         self._start = start or start_engine
         self._storage = open_storage(config.corpus)
         self._ledger = ledger.ContextWriter(self._storage, run.id)
-        self._reader = SourceReader(run.root)
         self._beside = ThreadPoolExecutor(1, "prepare")
-        self._embedder_tokenizer = open_tokenizer(config.embedding, resolve_model(config.embedding))
-        self._model_tokenizer: Tokenizer | None = None
+        self._preparing = Preparing(run)
         self._prompt_fingerprint: str | None = None
         self._contexts: ledger.PaidContexts | None = None
         self._documents = 0
@@ -122,9 +70,10 @@ class EnrichDocuments:
         config = self._run.config
         options = config.model
         assert options is not None
-        self._model_tokenizer, chat = open_model_tokenizer(options)
+        tokenizer, chat = open_model_tokenizer(options)
+        self._preparing.model_tokenizer = tokenizer
         similarity = self._vectors_of.cosines if SEMANTIC in config.context.names else None
-        asked = recipe(Materials(self._model_tokenizer, chat, config.context, similarity))
+        asked = recipe(Materials(tokenizer, chat, config.context, similarity))
         self._prompt_fingerprint = asked.fingerprint
         self._contexts, of_chunk = self._paid()
         strategy = partial(
@@ -138,10 +87,9 @@ class EnrichDocuments:
             older=of_chunk,
             done=self._done,
             language=config.split.language,
-            extracting=Extraction(self._model_tokenizer, chat, config.context.extract)
-            if config.context.extract
-            else None,
+            extracting=Extraction(tokenizer, chat, config.context.extract) if config.context.extract else None,
             attempts=self.attempts,
+            boilerplate=self._run.boilerplate,
         )
         start = partial(self._start, options)
         return Supervised(
@@ -185,7 +133,7 @@ class EnrichDocuments:
         # Reading, splitting and tokenising run beside the event loop, which feeds the engine: in one thread, since more
         # would only take turns, and for all documents at once, since each change of threads costs as much as a chunk.
         loop, listed = asyncio.get_running_loop(), refs.to_pylist()
-        prepared = await loop.run_in_executor(self._beside, lambda: [self._prepared(ref) for ref in listed])
+        prepared = await loop.run_in_executor(self._beside, lambda: [self._preparing(ref) for ref in listed])
         enriched = await asyncio.gather(*map(self._enrich, listed, prepared))
         await asyncio.to_thread(self._ledger.flush)  # what leaves here is paid for, durably
         self._documents += refs.num_rows
@@ -202,7 +150,7 @@ class EnrichDocuments:
         source = source_name(ref["file"], ref["number"])
         return Enriched(empty, source, ref["sha256"], reason=f"{error.reason}: {error}", tries=ref["tries"])
 
-    async def _enrich(self, ref: dict[str, Any], prepared: _Prepared | DocumentError) -> Enriched:
+    async def _enrich(self, ref: dict[str, Any], prepared: Prepared | DocumentError) -> Enriched:
         if isinstance(prepared, DocumentError):
             return self._quarantined(ref, prepared)
         loaded, sha256, chunks, encoding = prepared
@@ -235,44 +183,12 @@ class EnrichDocuments:
 
     def _record_reused(self, document: Document, outcome: Outcome) -> None:
         """Have what was paid for under another id in the ledger under this one too: later nights look nowhere else."""
-        reused = [c for c, generated in zip(outcome.contexts, outcome.generated, strict=True) if not generated]
-        for context in (*reused, *outcome.besides):
+        written = {c.key for c, generated in zip(outcome.contexts, outcome.generated, strict=True) if generated}
+        reused = {c.key: c for c in (*outcome.contexts, *outcome.besides) if c.key not in written}
+        for context in reused.values():
             if self._contexts is None or context.key is None or self._contexts.is_of(context.key, document.id):
                 continue
             self._ledger.add(ledger.Paid(document.id, context))
-
-    def _prepared(self, ref: dict[str, Any]) -> _Prepared | DocumentError:
-        try:
-            return self._prepare(ref)
-        except DocumentError as error:
-            return error
-
-    @functools.cached_property
-    def _stored(self) -> StoredReader:
-        assert self._run.reuse.snapshot is not None
-        before = Snapshot(self._storage, manifest.load(self._storage, self._run.reuse.snapshot))
-        return StoredReader(before, self._run.config.documents.format)
-
-    def _prepare(self, ref: dict[str, Any]) -> _Prepared:
-        loaded, sha256 = (self._stored if ref["format"] == FORMAT else self._reader).load(ref)
-        document = loaded.document
-        by_tokens = self._run.config.split.by == "tokens"
-        embedder_tokens = self._embedder_tokenizer.encode(document.text).offsets if by_tokens else None
-        model_tokens = self._model_tokenizer.encode(document.text) if self._model_tokenizer else None
-        given = None
-        if self._run.spans is not None:
-            if document.id not in self._run.spans:
-                raise DocumentError("no_spans", f"split.spans gives none for {document.id}; add them")
-            given = [Span(start, end) for start, end in self._run.spans[document.id]]
-        chunks = split(
-            document,
-            loaded.headings,
-            self._run.config.split,
-            embedder_tokens,
-            model_tokens.offsets if model_tokens else None,
-            given,
-        )
-        return _Prepared(loaded, sha256, tuple(chunks), model_tokens)
 
 
 def start_engine(options: ModelOptions) -> Engine:

@@ -15,7 +15,7 @@ from indexing.layout import DOCUMENTS, ROWS, VECTORS, staged
 from indexing.segments import TextField, text_fields
 from indexing.storage import Storage, open_storage
 from jobs.embedding import EmbedOnce
-from jobs.steps import Report, Run
+from jobs.run import Report, Run
 from jobs.summaries import summaries
 
 

@@ -24,7 +24,8 @@ from jobs.difference import Asked, Plan
 from jobs.progress import Progress
 from jobs.refresh import Result
 from jobs.retries import Settled
-from jobs.steps import EnrichDocuments, Run
+from jobs.run import Run
+from jobs.steps import EnrichDocuments
 from jobs.vectors import StageVectors
 
 

@@ -24,7 +24,7 @@ import indexing.serving  # noqa: F401
 from indexing.manifest import SegmentEntry
 from jobs import cli, local_flow, refresh
 from jobs.carrying import Task
-from jobs.steps import Run
+from jobs.run import Run
 
 steps = ("scan", "enrich_and_stage", "build_segments")
 WORKERS: Any = types.SimpleNamespace(**{name: getattr(local_flow, name) for name in steps})

@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from enrichment.errors import ConfigError
-from jobs import cli, report
+from jobs import cli, report, stored_bytes
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'x' <img src=x onerror=alert(1)> \u202e"
 EVALUATION = {
@@ -67,6 +68,19 @@ def test_a_page_tells_what_the_run_did_and_shows_samples(corpus: Any, tmp_path: 
         assert expected in page, expected
     assert page.count("<figure>") >= 4 and page.count("<svg") == page.count("<figure>")
     assert "Not evaluated" in page and "bad" in page
+
+
+def test_what_windows_would_take_is_counted_within_documents(corpus: Any) -> None:
+    """By hand: chunks of 10, 20, 30, 40, 50 bytes and one of 7, with one on each side, then with three."""
+    ends = [10, 30, 60, 100, 150]
+    rows = {"document_id": ["a"] * 5 + ["b"], "byte_start": [0, *ends[:-1], 0], "byte_end": [*ends, 7]}
+    assert stored_bytes.of_windows(pa.table(rows), 1) == 30 + 60 + 90 + 120 + 90 + 7
+    assert stored_bytes.of_windows(pa.table(rows), 3) == 100 + 150 + 150 + 150 + 140 + 7
+    assert stored_bytes.of_windows(pa.table(rows).slice(0, 0)) == 0
+    page = report.page(corpus.storage, corpus.manifest, None)
+    originals = sum(f.size_bytes for s in corpus.manifest.segments for f in s.files if f.name == "originals.bin")
+    assert f"<td>originals.bin</td><td class=n>{originals:,} bytes</td><td class=n>1.00 x the text</td>" in page
+    assert "windows of 3 chunks on each side" in page
 
 
 def test_text_of_documents_models_and_evaluations_is_only_text(corpus: Any) -> None:
