@@ -32,7 +32,7 @@ HEAD = ("strategy", "ok", "computed", "written", "s", "MB", *(f"{mode} {'/'.join
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
-    parser.add_argument("questions", type=Path, help="JSON lines with spans")
+    parser.add_argument("questions", type=Path, help="JSON lines with spans; of documents that are there")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, metavar="NAME[=THRESHOLD]")
     parser.add_argument("--into", type=Path, help="where the corpora lie; those that are there are not paid for again")
     options = parser.parse_args(arguments)
@@ -63,6 +63,8 @@ def line(variant: config.Config, questions: Sequence[dict[str, Any]]) -> list[st
     """What it took and what it found."""
     result = refresh.refresh(variant, Progress(show=sys.stderr.isatty())).as_dict()
     snapshot = open_snapshot(open_storage(variant.corpus))
+    ids = set(snapshot.live_rows(["document_id"])["document_id"].unique().to_pylist())
+    questions = [q for q in questions if ids.issuperset(span["document_id"] for span in q["spans"])]
     chunks, tokens = result["chunks"], result["tokens"]
     asked = chunks["ok"] + chunks["fallback"] + chunks["failed"]
     cells = [f"{100 * chunks['ok'] / asked:.0f} %" if asked else "-"]
