@@ -1,8 +1,8 @@
 """`neighborhood` and `semantic`: a chunk said again so that it can be read alone, from the chunks beside it or most like it.
 
 A rewrite is made from originals alone, never from another rewrite. Prompts: instructions, title, date and summary, which a
-document's chunks share; then the other chunks in document order, and last the chunk. What does not fit is left out from the
-least wanted on. What makes a rewrite is in `rewrite_judge.py`.
+document's chunks share; then the other chunks in document order, the chunk, the request and the beginning of the answer. What
+does not fit is left out from the least wanted chunk on. What makes a rewrite is in `rewrite_judge.py`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from enrichment.scopes import Scope
 from enrichment.strategies import NEIGHBORHOOD, SEMANTIC, ContextOptions
 from enrichment.summary import Summary
 
-VERSION = 1
+VERSION = 2
 _INSTRUCTIONS = (
     "You are given passages of one document. One of them is to be said again so that a reader understands it without the"
     " others. Write in the third person. Put the name in the place of every pronoun and of every common noun such as"
@@ -34,7 +34,8 @@ _INSTRUCTIONS = (
 _OTHERS = "Other passages of the document, in its order:\n"
 _PASSAGE = "\n\n---\nThe passage to say again"
 _REQUEST = "\n\n---\nSay this passage again so that it can be understood alone. Write nothing else."
-_OWN_WORDS = (_INSTRUCTIONS, _OTHERS, _PASSAGE, _REQUEST)
+_ANSWER = "Here is the passage, said again so that it can be understood alone:\n\n"  # without it, small models chat
+_OWN_WORDS = (_INSTRUCTIONS, _OTHERS, _PASSAGE, _REQUEST, _ANSWER)
 _GAP = "\n\n"
 
 
@@ -54,7 +55,7 @@ class Rewriting:
         self.tokenizer = given.tokenizer
         self._summary = Summary(given.tokenizer, given.chat) if given.options.summary else None
         self.fingerprint = fingerprint(given.options)
-        own = (given.chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + given.chat.after)
+        own = (given.chat.before + _INSTRUCTIONS, _OTHERS, _PASSAGE, _GAP, _REQUEST + given.chat.after + _ANSWER)
         encoded = [np.array(given.tokenizer.encode_template(text), np.int64) for text in own]
         self.before, self.others, self.passage, self.gap, self.after = encoded
 
