@@ -11,6 +11,7 @@ to the JVM and detaches none. So all work in this process's JVM is handed to one
 is never kept (`close = reader.close`), because the next reader's `close` would change whose it is.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from enrichment.errors import ConfigError, OperationError
 
@@ -128,27 +129,50 @@ def live_rows_reader() -> Any:
     return MetaJavaClass.get_javaclass(name) or MetaJavaClass("LiveRowsReader", (JavaClass,), members)
 
 
-def run_java(main_class: str, arguments: Sequence[str], purpose: str) -> str:
-    """Run a class of the jar in a process of its own and return what it printed.
+def run_java(
+    main_class: str, arguments: Sequence[str], purpose: str, feed: Callable[[IO[str]], None] | None = None
+) -> str:
+    """Run a class of the jar in a process of its own and return what it printed; `feed` writes what it reads from its input.
 
-    Raises OperationError with Java's last message if the process cannot start or does not end well.
+    Raises what `feed` raised, but for a pipe that Java left; else OperationError with Java's last message if it cannot start or
+    does not end well. A process whose caller dies finds the end of its input.
     """
     home = java_home()
     heap = heap_megabytes()
     options = [f"-Xmx{heap}m", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-XX:+UseSerialGC"]
     command = [str(home / "bin" / "java"), *options, "-cp", str(anserini_jar()), main_class, *arguments]
+    given = subprocess.PIPE if feed else subprocess.DEVNULL
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", check=False)
+        process = subprocess.Popen(
+            command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
     except OSError as error:
         raise OperationError(f"{purpose}: cannot start {command[0]}: {error}.") from error
-    if done.returncode != 0:
-        message = _last_message(done.stderr) or _last_message(done.stdout) or "it said nothing"
+    with process, ThreadPoolExecutor(1, "feed") as pool:
+        pipe, process.stdin = process.stdin, None  # else `communicate` would close it
+        fed = pool.submit(_fed, feed, pipe) if feed and pipe else None
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        message = last_message(errors) or last_message(output) or "it said nothing"
         limit = f"memory limit {heap} MB, from SITUATE_JVM_HEAP or the default"
-        raise OperationError(f"{purpose}: Java ended with status {done.returncode} ({limit}): {message}")
-    return done.stdout
+        failure = OperationError(f"{purpose}: Java ended with status {process.returncode} ({limit}): {message}")
+        if fed is None or fed.exception() is None:
+            raise failure
+    if fed is not None:
+        fed.result()
+    return output
 
 
-def _last_message(output: str) -> str:
+def _fed(feed: Callable[[IO[str]], None], pipe: IO[str]) -> None:
+    with contextlib.suppress(BrokenPipeError), pipe:
+        feed(pipe)
+
+
+def last_message(output: str) -> str:
     """The last line that is neither a frame of a stack trace nor the logger's greeting."""
     lines = [line.strip() for line in output.splitlines() if not re.match(r"\s|$|SLF4J\(I\)", line)]
     return lines[-1] if lines else ""

@@ -142,7 +142,10 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
     given = {"k": options.k, "mode": options.mode, "window": options.window, "budget": options.budget}
     given |= {"within_section": True if options.within == "section" else None, "min_recall": options.min_recall}
     given |= {"window_by": options.window_by, "expand": options.expand}
-    asked = replace(configured, **{name: value for name, value in given.items() if value is not None})
+    base = configured
+    if options.expand is not None:  # in the place of the gate's own way, with all that belongs to it
+        base = replace(configured, window=0, window_by="chunks", within_section=False, expand="window")
+    asked = replace(base, **{name: value for name, value in given.items() if value is not None})
     file = options.golden or configured.golden
     if file is None:
         raise ConfigError("no golden questions: give --golden FILE, or set gate.golden in the configuration")

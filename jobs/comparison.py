@@ -141,8 +141,9 @@ def _gain(
 ) -> dict[str, Any]:
     """What the best of `those` gains over the best of `over`, in points (hundredths), both chosen on other questions."""
     fold_of = significance.folds(list(questions.queries))
-    one, chosen = significance.cross_validated({name: scored[name][measure] for name in those}, fold_of)
-    other, against = significance.cross_validated({name: scored[name][measure] for name in over}, fold_of)
+    ties = {name: scores["mrr"] for name, scores in scored.items()}
+    one, chosen = significance.cross_validated({name: scored[name][measure] for name in those}, fold_of, ties)
+    other, against = significance.cross_validated({name: scored[name][measure] for name in over}, fold_of, ties)
     low, high = significance.interval(one - other)
     return {
         "points": _points(float((one - other).mean())),

@@ -112,6 +112,7 @@ def evaluate(
         "sample": options.sample,
         "questions": len(questions.queries),
         "measure": options.measure,
+        "window_by": options.window_by,
         "variants": [each.record for each in built],
         **measured,
         "reranked": _reranked(questions, measured["best"], candidates, options.rerank),

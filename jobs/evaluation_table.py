@@ -33,8 +33,8 @@ def shown(record: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"{name}: {gain['points']:+.1f} points of {record['measure']}, {between}; {means}"))
     for name, windows in record["windows"].items():
         for window, scores in windows.items():
-            told = " / ".join(f"{100 * value:.1f}" for value in scores.values())
-            parts.append(Text(f"window {window}: {told} of {name}"))
+            told = ", ".join(f"{measure} {100 * value:.1f}" for measure, value in scores.items())
+            parts.append(Text(f"window of {window} {record['window_by']}: {told} of {name}"))
     for name, scores in record["reranked"].get("scores", {}).items():
         told = " / ".join(f"{100 * scores[measure]:.1f}" for measure in MEASURES)
         parts.append(Text(f"reranked: {told} of {name}"))

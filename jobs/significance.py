@@ -55,17 +55,24 @@ def folds(names: Sequence[str]) -> np.ndarray:
     return found
 
 
-def cross_validated(candidates: Mapping[str, np.ndarray], fold_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def cross_validated(
+    candidates: Mapping[str, np.ndarray], fold_of: np.ndarray, ties: Mapping[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, list[str]]:
     """What the candidate that is best on the other folds scores on each question's own: `(n,) float64`, and who was chosen.
 
-    So a candidate is never judged by the questions that it was chosen by. Ties go to the one that is named first.
+    So a candidate is never judged by the questions that it was chosen by. Ties go to the one that is best by `ties`, on the
+    same questions, then to the one that is named first.
     """
+
+    def rank(name: str) -> tuple[float, ...]:
+        return tuple(float(values[name][others].mean()) for values in (candidates, ties or candidates))
+
     values: np.ndarray = np.zeros(len(fold_of), np.float64)
     chosen = []
     for fold in range(FOLDS):
         held_out = fold_of == fold
         others = ~held_out if held_out.any() and not held_out.all() else np.ones(len(fold_of), np.bool_)
-        best = max(candidates, key=lambda name: float(candidates[name][others].mean()))
+        best = max(candidates, key=rank)
         values[held_out] = candidates[best][held_out]
         chosen.append(best)
     return values, chosen

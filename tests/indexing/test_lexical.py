@@ -1,10 +1,14 @@
 """Real Lucene throughout; one JVM for the module."""
 
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,29 +227,70 @@ def test_texts_that_cannot_be_made_end_the_build_and_say_why(tmp_path: Path) -> 
         lexical_build.build(texts(), "s", tmp_path / "s", "en")
 
 
-@pytest.mark.parametrize(
-    "script", ["exit 3", 'read -r line < "$source"/rows.jsonl; echo "no room in the heap" >&2; exit 3']
-)
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`java(script)`: what runs in Java's place."""
+
+    def installed(script: str) -> None:
+        path = tmp_path / "home" / "bin" / "java"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(jvm, "java_home", lambda: tmp_path / "home")
+
+    return installed
+
+
+@pytest.mark.parametrize("script", ["exit 3", 'read -r line; echo "no room" >&2; exit 3', "cat >/dev/null; exit 3"])
 def test_a_java_that_dies_is_named_however_many_texts_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+    tmp_path: Path, java: Callable[[str], None], script: str
 ) -> None:
-    """Before it opens the pipe, and with all but one line unread."""
-    java = tmp_path / "home" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f'#!/bin/bash\nwhile [ "$1" != -input ]; do shift; done; source="$2"; {script}\n')
-    java.chmod(0o755)
-    monkeypatch.setattr(jvm, "java_home", lambda: tmp_path / "home")
+    """With all, with all but one line, and with none unread."""
+    java(script)
     for texts in ([], ["a"], [f"row {row}" for row in range(50_000)]):
         with pytest.raises(OperationError, match="segment s: Java ended with status 3"):
             lexical_build.build(texts, "s", tmp_path / "s", "en")
 
 
-def test_a_reader_that_stops_early_and_says_nothing_is_noticed(tmp_path: Path) -> None:
-    rows = lexical_build._piped(([f"row {row}\n"] for row in range(50_000)), tmp_path / "pipe", "Segment s")
-    with rows as written, (tmp_path / "pipe").open() as pipe:
-        pipe.readline()
-    with pytest.raises(OperationError, match=r"^Segment s: Java stopped reading within the first \d+ rows; "):
-        written.result()
+def test_a_java_that_stops_early_and_ends_well_is_told_by_the_count_and_its_words(
+    tmp_path: Path, java: Callable[[str], None]
+) -> None:
+    java('read -r line; echo "value exceeds the maximum"')
+    with pytest.raises(OperationError, match=r"\d+ texts went in, 0 are in the index. value exceeds the maximum"):
+        lexical_build.build([f"row {row}" for row in range(50_000)], "s", tmp_path / "s", "en")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
+def test_a_java_whose_caller_is_killed_ends(tmp_path: Path, delay_s: float) -> None:
+    """Before it reads, and while it does."""
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom indexing import lexical_build\n"
+        "texts = (time.sleep(0.001) or f'row {n}' for n in range(10**6))\n"
+        f"lexical_build.build(texts, 's', Path({str(tmp_path / 's')!r}), 'en')\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        (java,) = wait_for(lambda: children(caller.pid))
+        time.sleep(delay_s)
+    finally:
+        caller.kill()
+        caller.wait()
+    wait_for(lambda: not Path(f"/proc/{java}").exists() or not Path(f"/proc/{java}/cmdline").read_bytes())
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def wait_for(found: Callable[[], Any], most_s: float = 60) -> Any:
+    """What there is once there is something."""
+    until = time.monotonic() + most_s
+    while not (value := found()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return value
 
 
 def test_java_home_is_used_if_its_java_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def gate(golden: str, **options: Any) -> dict[str, Any]:
 def test_an_answer_that_the_splitter_cut_is_whole_in_a_window(
     garden: Any, asked: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Issue 6, line 5: the split is moved so that the answer is cut; without a window the gate refuses the snapshot."""
+    """The split is moved so that the answer is cut; without a window the gate refuses the snapshot."""
     golden = asked(*map(question, NAMES))
     first = garden.refresh(split={"by": "sentences"}, **gate(golden, min_recall=0.9, k=1))
     assert first.published and first.gate["recall"] == 1.0
@@ -75,6 +75,23 @@ def test_an_answer_that_the_splitter_cut_is_whole_in_a_window(
     assert "lacks: The ash was planted in 1934 by a gardener." in output.out
     assert cli.main(["check", corpus, "--golden", golden, "--mode", "lexical", "-k", "1", "--window", "1"]) == 0
     assert "1.000 of what answers 10 questions is found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", [["--window", "120", "--window-by", "characters"], ["--expand", "parent"]])
+def test_hits_widen_as_in_a_search_and_a_way_of_ones_own_takes_the_place_of_the_gates(
+    garden: Any, asked: Callable[..., str], capsys: pytest.CaptureFixture[str], way: list[str]
+) -> None:
+    golden = asked(*map(question, NAMES))
+    narrow = {"window": 1, "window_by": "characters", "within_section": True}
+    first = garden.refresh(split=CHARACTERS, **gate(golden, k=1, **narrow))
+    assert first.gate["recall"] < 0.5
+    command = ["check", str(garden.root / "corpus"), "--golden", golden]
+    assert cli.main([*command, *way, "--min-recall", "1"]) == 0
+    assert cli.main([*command, "--min-recall", "1"]) == 1
+    assert cli.main([*command, "--expand", "parent", "--window", "3"]) == 2
+    assert "which takes no window" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"^gate: expand is run, which takes no window"):
+        garden.refresh(**gate(golden, window=1, expand="run"))
 
 
 def test_a_recall_that_drops_is_refused_and_yesterday_answers(garden: Any, asked: Callable[..., str]) -> None:

@@ -319,7 +319,7 @@ def test_the_command_says_it_all(compared: Compared, tmp_path: Path, capsys: pyt
     assert cli.main([*asked, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "lexical context+header+body" in told and "contexts are worth their cost here" in told
-    assert "window 1:" in told and "won +" in told and "scores 1:0.4" in told
+    assert "window of 1 chunks: recall@5 " in told and "won +" in told and "scores 1:0.4" in told
     assert (tmp_path / "out" / "run-001.txt").is_file()
     assert cli.main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["questions"] == 2 * len(STONES)

@@ -83,6 +83,15 @@ def test_a_hit_counts_by_how_much_of_the_span_it_covers() -> None:
     assert judge.rank_of_answer("q", [CHUNKS[50]]) is None
 
 
+def test_a_window_of_characters_reaches_so_far_and_no_further() -> None:
+    chunk = CHUNKS[1]
+    before = GoldenSpan(chunk.document_id, chunk.start - 5, chunk.start)
+    behind = GoldenSpan(chunk.document_id, chunk.end, chunk.end + 5)
+    judge = Judge(Golden({"1": "?"}, {"1": (before, behind)}), CHUNKS)
+    shares = [judge.scores([[chunk]], window, "characters")["recall@5"][0] for window in (0, 1, 4, 5, 10**6)]
+    assert shares == pytest.approx([0.0, 0.2, 0.8, 1.0, 1.0])
+
+
 def test_a_window_never_leaves_its_document() -> None:
     golden = Golden({"q": "x"}, spans={"q": (GoldenSpan("d 1.md", 0, 100),)})
     assert Judge(golden, CHUNKS).scores([[CHUNKS[9]]], window=5)["recall@20"][0] == 0.0

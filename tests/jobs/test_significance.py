@@ -46,3 +46,12 @@ def test_a_candidate_that_is_best_everywhere_is_chosen_and_ties_go_to_the_first(
     good, bad = np.full(50, 0.9), np.full(50, 0.1)
     values, chosen = significance.cross_validated({"bad": bad, "good": good, "same": good}, fold_of)
     assert set(chosen) == {"good"} and values == pytest.approx(good)
+
+
+def test_equal_ones_are_told_apart_by_the_second_measure_on_the_same_questions() -> None:
+    fold_of = significance.folds(NAMES)
+    same = {"poor": np.ones(50), "better": np.ones(50)}
+    ties = {"poor": np.full(50, 0.2), "better": np.full(50, 0.8)}
+    assert set(significance.cross_validated(same, fold_of, ties)[1]) == {"better"}
+    unequal = same | {"poor": np.full(50, 1.0), "better": np.full(50, 0.9)}
+    assert set(significance.cross_validated(unequal, fold_of, ties)[1]) == {"poor"}, "it decides nothing else"
