@@ -162,13 +162,18 @@ class Generation:
         read = work.read(scope, chunk)
         if rule is None:
             return self._spared(work.document, chunk, read)
-        own = answers.get(chunk.index)
-        answer = own or Answer(next(iter(answers.values())).context, False, Tokens())
+        answer = answers.get(chunk.index)
+        if answer is None:
+            shared = next(iter(answers.values())).context
+            answer = Answer(
+                replace(shared, prompt_tokens=0, cached_tokens=0, output_tokens=0, attempts=0), False, Tokens()
+            )
         return replace(answer, context=replace(answer.context, scope=read, reason=_told(answer.context, rule)))
 
     async def _one(self, work: Questions, scope: Scope, chunk: Chunk, held: Held) -> Answer:
         async with self.admission.request():
-            answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), chunk)
+            about = None if work.is_one else chunk  # what an older version has for one chunk is not for all of them
+            answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), about)
         held.finished_one()
         return answer
 

@@ -35,6 +35,10 @@ class Summary:
         """The prompt, `(n,) int64`, and who judges the answer."""
         return self._about.prompt(given), Judge(given.document, (_INSTRUCTIONS, _REQUEST), _ANSWER)
 
+    def read(self, given: Given) -> Span:
+        """The part of the document that the model reads."""
+        return self._about.read(given)
+
 
 class SummaryOfAll:
     """The recipe of `summary`: one question about a document, whose answer is each chunk's context."""
@@ -46,7 +50,7 @@ class SummaryOfAll:
         self._summary = summary
 
     async def questions(self, given: Given, ask: AskOnce) -> "OneQuestion":
-        return OneQuestion(given, *self._summary.question(given))
+        return OneQuestion(given, *self._summary.question(given), self._summary.read(given))
 
 
 class OneQuestion:
@@ -55,9 +59,9 @@ class OneQuestion:
     longest_suffix = 0
     is_one = True
 
-    def __init__(self, given: Given, prompt: np.ndarray, judge: Verdict) -> None:
+    def __init__(self, given: Given, prompt: np.ndarray, judge: Verdict, read: Span) -> None:
         self.document = given.document
-        self._chunks, self._prompt, self._judge = tuple(given.chunks), prompt, judge
+        self._chunks, self._prompt, self._judge, self._read = tuple(given.chunks), prompt, judge, read
 
     def scopes(self, max_tokens: int) -> list[Scope]:
         """One: the document."""
@@ -72,8 +76,8 @@ class OneQuestion:
         return self._prompt
 
     def read(self, scope: Scope, chunk: Chunk) -> Span:
-        """The document."""
-        return scope.span
+        """As much of the document's beginning as fits."""
+        return self._read
 
     def judge(self, chunk: Chunk) -> Verdict:
         """The prompt's."""

@@ -98,12 +98,10 @@ class Supervised:
         start: Callable[[], Engine],
         strategy: Callable[[Engine], Generation],
         loading: Callable[[bool], None],
-        paid: bool,
     ) -> None:
-        """`paid`: whether anything may be known already; if nothing is, the first document has the engine started."""
         self._start, self._strategy_on = start, strategy
         self._loading = loading  # told when a model load begins and ends
-        self._without = strategy(_Absent()) if paid else None
+        self._without = strategy(_Absent())
         self._engine: RestartableEngine | None = None
         self._strategy: Generation | None = None
         self._starting = asyncio.Lock()
@@ -126,7 +124,7 @@ class Supervised:
         self, document: Document, headings: Sequence[Heading], chunks: Sequence[Chunk], encoding: Encoding | None
     ) -> Outcome:
         """As the strategy's. Raises DocumentError for a document that kills the engine."""
-        if self._without is not None and self._strategy is None:
+        if self._strategy is None:
             with contextlib.suppress(_NeededError):
                 return await self._without.contexts(document, headings, chunks, encoding)
         engine, strategy = await self._begun()

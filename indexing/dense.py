@@ -49,12 +49,12 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What s segments gave for m queries: (s, m, n) scores, best first, -inf where there is nothing, and ids; and whether that
-    was all that a segment has of what was looked at, (s, m) bool.
+    """What segments gave for m queries: for each segment (m, n) scores, best first, -inf where there is nothing, and ids; and
+    whether that was all that it has of what was looked at, (segments, m) bool. n differs between segments.
     """
 
-    scores: Floats
-    ids: Ints
+    scores: list[Floats]
+    ids: list[Ints]
     exhausted: npt.NDArray[np.bool_]
 
 
@@ -154,15 +154,20 @@ class DenseIndex:
     def _found(self, queries: Floats, fetch: int, live: Sequence[_Live], places: Places | None) -> _Found:
         """The best `fetch` live vectors of each segment for each query, of those in the given lists."""
         numbers = np.array([each.number for each in live])
-        shape = (len(live), len(queries), min(fetch, int(numbers.max())))
-        scores, ids = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+        widths = np.minimum(numbers, fetch)
+        ends = np.cumsum(widths * len(queries))
+        flat_scores, flat_ids = np.full(ends[-1], -np.inf, np.float32), np.full(ends[-1], -1, np.int64)
+        shapes = list(zip((ends - widths * len(queries)).tolist(), ends.tolist(), widths.tolist(), strict=True))
+        scores = [flat_scores[start:end].reshape(len(queries), width) for start, end, width in shapes]
+        ids = [flat_ids[start:end].reshape(len(queries), width) for start, end, width in shapes]
         search = _scan if places is None else _ListSearch(queries, places)
         parts = zip(self._segments, live, self._reached(places), scores, ids, strict=True)
         for segment, each, is_reached, own_scores, own_ids in parts:
             if each.number and is_reached:
                 search(segment.index, queries, each, own_scores, own_ids)
-        scores[ids < 0] = -np.inf
-        return _Found(scores, ids, (ids[:, :, -1] < 0) | (numbers <= fetch)[:, None])
+        flat_scores[flat_ids < 0] = -np.inf
+        ended = [own[:, -1] < 0 if own.shape[1] else np.ones(len(queries), np.bool_) for own in ids]
+        return _Found(scores, ids, np.array(ended) | (numbers <= fetch)[:, None])
 
     def _reached(self, places: Places | None) -> list[bool]:
         """Which segments have anything in any of the lists to look at: of a skewed corpus few."""
@@ -173,14 +178,17 @@ class DenseIndex:
 
     def _merge(self, found: _Found, position: int, k: int) -> list[DenseHit] | None:
         """One query's hits over all segments, or None if a segment may have more that tie with the k-th."""
-        scores = found.scores[:, position].ravel()
+        parts = [own[position] for own in found.scores]
+        scores = np.concatenate(parts)
         lowest = np.partition(scores, -k)[-k] if len(scores) >= k else -np.inf
-        if (~found.exhausted[:, position] & (found.scores[:, position, -1] >= lowest)).any():
+        ends = np.cumsum([len(part) for part in parts])
+        going_on = np.flatnonzero(~found.exhausted[:, position])
+        if (scores[ends[going_on] - 1] >= lowest).any():
             return None
         kept = np.flatnonzero((scores >= lowest) & (scores > -np.inf))
         kept = kept[np.argsort(-scores[kept], kind="stable")]
-        owners, places = np.divmod(kept, found.ids.shape[2])
-        vectors = found.ids[owners, position, places]
+        vectors = np.concatenate([own[position] for own in found.ids])[kept]
+        owners = np.searchsorted(ends, kept, side="right")
         return [
             DenseHit(self._segments[owner].id, vector, score)
             for owner, vector, score in zip(owners.tolist(), vectors.tolist(), scores[kept].tolist(), strict=True)

@@ -29,12 +29,12 @@ _SHARES = 32  # of the work, a task each: a task opens the tokenizers
 Task = Callable[[Storage], pa.Table]
 
 
-def known(run: Run, plan: Plan, work: pa.Table, carry_out: Callable[[Run, Sequence[Task]], list[pa.Table]]) -> Run:
+def known(run: Run, plan: Plan, carry_out: Callable[[Run, Sequence[Task]], list[pa.Table]]) -> Run:
     """The run with the hashes of texts that stand in more than `context.boilerplate` documents; the same if that is not set."""
     context = run.config.context
-    if context.boilerplate is None or not context.asks_model or not work.num_rows:
+    if context.boilerplate is None or not context.asks_model or not plan.work.num_rows:
         return run
-    blocks = plan_blocks(work, 1)
+    blocks = plan_blocks(plan.work, 1)
     shares = [pa.concat_tables(blocks[first::_SHARES]) for first in range(min(_SHARES, len(blocks)))]
     found = _sum(carry_out(run, [partial(_in_work, run=run, refs=share) for share in shares]))
     if plan.previous is not None and not plan.settings:

@@ -5,6 +5,7 @@ Also the cosines of a document's chunks, for the strategies that look for chunks
 
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from indexing.storage import Storage
 from jobs.models import resolve_model
 
 EMBED_TEXTS = 256  # texts per call of the embedder: bounds memory, enough to sort by length
+_COMPARED = 1024  # documents in work at once are fewer
 
 
 def unpaid(texts: Sequence[str], embedder: Embedder, paid: Container[bytes]) -> tuple[list[bytes], list[int]]:
@@ -37,6 +39,9 @@ class EmbedOnce:
         self._storage, self._run_id, self._record = storage, run_id, record
         self.embedder: Embedder = open_embedder(options, resolve_model(options))
         self._turn = threading.Lock()
+        self._compared: OrderedDict[str, tuple[list[str], bytes]] = (
+            OrderedDict()
+        )  # by document, its texts and their vectors
         self.paid = ledger.read_vectors(storage, self.embedder.dimension, ids)
 
     def embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
@@ -59,7 +64,16 @@ class EmbedOnce:
         texts = [text for pieces in of_chunks for text in pieces]
         owners = [number for number, pieces in enumerate(of_chunks) for _ in pieces]
         with self._turn:
-            data = b"".join(self.embed(texts, [document.id] * len(texts), secrets.token_hex(8)))
+            before = self._compared.pop(
+                document.id, None
+            )  # asked before there was an engine, and again now that there is
+            if before is not None and before[0] == texts:
+                data = before[1]
+            else:
+                data = b"".join(self.embed(texts, [document.id] * len(texts), secrets.token_hex(8)))
+                self._compared[document.id] = texts, data
+                if len(self._compared) > _COMPARED:
+                    self._compared.popitem(last=False)
         vectors = np.frombuffer(data, np.float16).reshape(-1, self.embedder.dimension)
         return cosines_of(vectors, owners, len(chunks))
 

@@ -290,7 +290,7 @@ def _quieten() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = False
-    for name in ("ray.data", "ray"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it would log, it raises as well
     # It asks for a report to Ray's developers also where a person stopped the run; what goes wrong is raised all the same.
     logging.getLogger("ray.data.exceptions").setLevel(logging.CRITICAL)

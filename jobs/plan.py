@@ -99,7 +99,7 @@ def estimate(
     strata = stratified(found.work, sample)
     chosen = found.work.filter(pa.array(strata[0]))
     run = refresh.new_run("plan", config, checked, found, NOTHING_ASKED)
-    run = boilerplate.known(run, found, chosen, workers.build_segments)
+    run = boilerplate.known(run, found, workers.build_segments)  # of all the work, whatever part is looked at
     with progress.stage("count", chosen.num_rows, pc.sum(chosen["num_bytes"]).as_py() or 0):
         counted = workers.count(run, chosen, progress.counts) if chosen.num_rows else COUNTED.empty_table()
     totals, error = scaled(counted, found.work, *strata)

@@ -132,8 +132,8 @@ def night(
     if previous is not None and not plan.due and not restated:
         return unchanged(run_id, config, previous, plan, progress)
     run = new_run(run_id, config, checked, plan, asked)
+    run = boilerplate.known(run, plan, workers.build_segments)
     plan = capped(run, plan, asked, storage, workers, progress)
-    run = boilerplate.known(run, plan, plan.work, workers.build_segments)
     if run.boilerplate:
         progress.say(f"{len(run.boilerplate):,} texts of chunks are boilerplate: nothing is asked about them")
     with progress.recording(storage, run.id):

@@ -9,7 +9,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from enrichment.errors import OperationError, SituateError
 from enrichment.reaper import bound_exit
 from enrichment.turns import Turns
+from jobs.board import Board, StallClock
 from jobs.run import Run
 from jobs.steps import EnrichDocuments
 from jobs.vectors import StageVectors
@@ -30,7 +31,6 @@ _TRIES = 3  # of a document whose worker dies: once among others, then alone
 _NAMED = 5  # documents in a diagnosis
 _STOP_S = 60.0  # Ray Data ends a run in a second or two
 _EXIT_S = 10
-_START_S = 1800.0  # the least time that the first worker is waited for: an autoscaler brings up its machine meanwhile
 
 
 class Relay:
@@ -41,7 +41,7 @@ class Relay:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor = ray.remote(num_cpus=0, scheduling_strategy=here)(_Board).remote()
+        self._actor = ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
         self.end = WorkerEnd(self._actor)
 
     def collect(
@@ -58,12 +58,12 @@ class Relay:
         drain = threading.Thread(target=_drain, args=(batches, arrived), daemon=True)
         drain.start()
         try:
-            return self._collected(arrived, report, _StallClock(stall_timeout_s))
+            return self._collected(arrived, report, StallClock(stall_timeout_s))
         finally:
             stop()
             drain.join(_STOP_S)
 
-    def _collected(self, arrived: "queue.Queue[T | _End]", report: ReportCounts, clock: "_StallClock") -> list[T]:
+    def _collected(self, arrived: "queue.Queue[T | _End]", report: ReportCounts, clock: "StallClock") -> list[T]:
         found: list[T] = []
         while True:
             try:
@@ -92,6 +92,11 @@ class Relay:
         import ray
 
         told: SituateError | None = self._ask("failure") if isinstance(error, ray.exceptions.RayError) else None
+        if told is None and isinstance(error, ray.exceptions.RayActorError):
+            told = OperationError(
+                "a worker died again and again, of no document: most likely the model and what runs beside it do not fit into"
+                " the memory; see the logs of Ray, and take a smaller model or fewer replicas"
+            )
         if told is None:
             return error
         told.__cause__ = error
@@ -153,6 +158,12 @@ class WorkerEnd:
         """Tell that documents are in work; when this returns it is known."""
         await self._actor.begin.remote(refs["id"].to_pylist())
 
+    def spare(self, refs: pa.Table, by: int) -> None:
+        """Count documents as begun so many times more, or less; when this returns it is known."""
+        import ray
+
+        ray.get(self._actor.spare.remote(refs["id"].to_pylist(), by))
+
     def finish(self, refs: pa.Table) -> None:
         """Tell that documents are done, whatever became of them."""
         self._actor.finish.remote(refs["id"].to_pylist())
@@ -177,9 +188,19 @@ class RelayedEnrich:
     def __init__(self, run: Run, end: WorkerEnd) -> None:
         bound_exit(_EXIT_S)
         self._end = WorkerEnd(end._actor)  # with a name of its own
+        self._in_work: list[pa.Table] = []
+        self._loads = 0
         with self._end.failures():
-            self._step = EnrichDocuments(run, self._end)
+            self._step = EnrichDocuments(run, self._report)
         self._turns = Turns()
+
+    def _report(self, counts: Mapping[str, int]) -> None:
+        """Pass counts on. A worker that dies while it loads its model does not die of the documents that wait for it."""
+        if loading := counts.get("loading"):
+            self._loads += loading
+            for refs in self._in_work:
+                self._end.spare(refs, by=-loading)
+        self._end(counts)
 
     async def __call__(self, refs: pa.Table) -> AsyncIterator[pa.Table]:
         with self._end.failures():
@@ -199,7 +220,13 @@ class RelayedEnrich:
 
     async def _enriched(self, refs: pa.Table) -> pa.Table:
         await self._end.begin(refs)
-        units = await self._step(refs)
+        self._in_work.append(refs)
+        if self._loads:
+            self._end.spare(refs, by=-1)
+        try:
+            units = await self._step(refs)
+        finally:
+            self._in_work = [other for other in self._in_work if other is not refs]
         self._end.finish(refs)
         self._end.flush()
         self._end.state(self._step.facts())
@@ -222,49 +249,6 @@ class RelayedStage:
         return summaries
 
 
-class _Board:
-    """The actor: what the workers said last."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._facts: dict[str, dict[str, float]] = {}
-        self._begun: dict[str, int] = {}
-        self._failure: SituateError | None = None
-
-    def add(self, counts: Mapping[str, int]) -> None:
-        for name, number in counts.items():
-            self._counts[name] = self._counts.get(name, 0) + number
-
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
-    def state(self, name: str, facts: dict[str, float]) -> None:
-        self._facts[name] = facts
-
-    def facts(self) -> list[dict[str, float]]:
-        return list(self._facts.values())
-
-    def begun(self, ids: Sequence[str]) -> int:
-        return max(self._begun.get(document_id, 0) for document_id in ids)
-
-    def begin(self, ids: Sequence[str]) -> None:
-        for document_id in ids:
-            self._begun[document_id] = self._begun.get(document_id, 0) + 1
-
-    def finish(self, ids: Sequence[str]) -> None:
-        for document_id in ids:
-            self._begun.pop(document_id, None)
-
-    def in_work(self) -> list[str]:
-        return sorted(self._begun)
-
-    def fail(self, error: SituateError) -> None:
-        self._failure = self._failure or error
-
-    def failure(self) -> SituateError | None:
-        return self._failure
-
-
 class _End:
     """Behind the last batch."""
 
@@ -280,22 +264,3 @@ def _drain(batches: Iterable[T], into: "queue.Queue[T | _End]") -> None:
         into.put(_End(error))
     else:
         into.put(_End())
-
-
-class _StallClock:
-    """How long no count has moved, but for the loading of models."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._last: dict[str, int] = {}
-        self._since = time.monotonic()
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds since a count moved."""
-        return time.monotonic() - self._since
-
-    def has_stalled(self, counts: Mapping[str, int]) -> bool:
-        if counts.get("loading") or dict(counts) != self._last:
-            self._last, self._since = dict(counts), time.monotonic()
-        return self.waited_s > (self._timeout_s if counts.get("workers") else max(self._timeout_s, _START_S))

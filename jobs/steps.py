@@ -92,9 +92,7 @@ class EnrichDocuments:
             boilerplate=self._run.boilerplate,
         )
         start = partial(self._start, options)
-        return Supervised(
-            start, strategy, lambda begins: self._report({"loading": 1 if begins else -1}), bool(self._contexts)
-        )
+        return Supervised(start, strategy, lambda begins: self._report({"loading": 1 if begins else -1}))
 
     @functools.cached_property
     def _vectors_of(self) -> EmbedOnce:

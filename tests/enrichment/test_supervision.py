@@ -69,7 +69,7 @@ class Ward:
             paid=paid,
             done=lambda document, context: self.done.append(context),
         )
-        self.supervised = Supervised(started, strategy, self.loads.append, bool(paid))
+        self.supervised = Supervised(started, strategy, self.loads.append)
 
     def run(self, *documents: Document) -> list[Outcome | BaseException]:
         async def main() -> list[Outcome | BaseException]:

@@ -2,7 +2,8 @@
 
 `FAULTS` in the environment is JSON: word -> what happens when a prompt with it reaches the engine. `die`: the engine is gone
 until it is started again; `exit`: the whole process is gone; `hang`: no answer ever; `slow`: each answer takes two seconds;
-`kill`: vLLM's own engine process is killed. Only the engines of the package are touched.
+`kill`: vLLM's own engine process is killed. The word LOAD stands for the load of a model, whose only fault is `exit`. Only the
+engines of the package are touched.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import signal
 from typing import Any
 
 FAULTS: dict[str, str] = json.loads(os.environ.get("FAULTS", "{}"))
+LOAD = "LOAD"
 
 
 def _break_fake_engine() -> None:
@@ -19,6 +21,8 @@ def _break_fake_engine() -> None:
     from enrichment.fake_engine import FakeEngine
     from enrichment.tokens import FakeTokenizer
 
+    if LOAD in FAULTS:
+        FakeEngine.__init__ = lambda *given: os._exit(1)  # type: ignore[method-assign]
     faults = {int(FakeTokenizer().encode(word).ids[0]): fault for word, fault in FAULTS.items()}
     answer = FakeEngine.generate
 

@@ -61,6 +61,17 @@ def test_a_document_that_kills_is_quarantined_by_name_and_the_others_finish(
     assert status == 0
 
 
+def test_a_worker_that_dies_while_it_loads_its_model_is_no_documents_fault(refresh: Refresh) -> None:
+    """No memory for the model, say: nothing is published, nobody is quarantined, and the next night finds all as it was."""
+    few = {name: FILES[name] for name in ("alder.md", "birch.md")}
+    status, record, _ = refresh({}, few, "{quarantined: 0.5}")
+    assert status == 0
+    status, record, said = refresh({"LOAD": "exit"}, FILES, "{quarantined: 0.5}")
+    assert status == 1 and "Traceback" not in said and "died again and again" in record["error"]
+    status, record, _ = refresh({}, FILES, "{quarantined: 0.01}")
+    assert status == 0 and record["snapshot"] == 2 and record["documents"]["indexed"] == len(FILES)
+
+
 def test_an_engine_that_hangs_ends_the_run_with_the_documents_in_work(refresh: Refresh) -> None:
     files = {**FILES, "poison.md": text("poison", "lullaby")}
     status, record, said = refresh({"lullaby": "hang"}, files, "{stall_timeout_s: 6}")
