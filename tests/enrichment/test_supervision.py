@@ -206,3 +206,9 @@ def test_an_engine_that_cannot_be_started_says_why_to_every_document_that_needs_
     found = ward.run(document("one"), document("two"), document("three"))
     assert isinstance(found[0], Outcome) and [str(error) for error in found[1:]] == ["no such model"] * 2
     assert len(starts) == 1
+
+
+def test_a_document_that_is_not_asked_about_starts_no_engine() -> None:
+    ward = Ward()
+    (outcome,) = ward.run(document("short", sections=1))
+    assert isinstance(outcome, Outcome) and outcome.contexts[0].status == Status.SKIPPED and ward.engines == []

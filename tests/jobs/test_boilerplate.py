@@ -9,6 +9,7 @@ from enrichment.boilerplate import text_hash
 from indexing import manifest
 from indexing.storage import open_storage
 from jobs import boilerplate, config, local_flow, plan, refresh
+from jobs.difference import Asked
 from jobs.progress import Progress
 
 NOTICE = "All rights in this text are reserved by the Selby Mill."
@@ -85,6 +86,33 @@ def test_plan_counts_what_the_refresh_spares(nights: Any, tmp_path: Path) -> Non
     result = nights.refresh(context={"boilerplate": 3})
     assert found.chunks["boilerplate"] == found.chunks["skipped"] == result.chunks["skipped"] == 4
     assert found.chunks["generated"] == result.chunks["generated"]
+
+
+def test_a_capped_night_pays_for_no_boilerplate_and_leaves_nothing_free_waiting(nights: Any) -> None:
+    """What waits is listed too: it counts, and a document of boilerplate alone costs nothing."""
+    settings = {"context": {"boilerplate": 3}}
+    nights.write(**{name: letter(name, NOTICE) for name in "abcdefgh"}, z=f"{NOTICE} {NOTICE}\n")
+    result = nights.refresh(Asked(max_tokens=400), **settings)
+    assert result.documents["pending_new"] > 0
+    found = nights.open()
+    texts = {
+        name: row["context"] for name in ("a.md", "z.md") for row in found.rows(name) if row["reason"] == "boilerplate"
+    }
+    assert texts == {"a.md": None, "z.md": None}
+    while nights.refresh(Asked(max_tokens=400), **settings).documents["pending_new"]:
+        pass
+    assert all(texts == [NOTICE] for name, texts in reasons(nights).items() if name != "z.md")
+
+
+def test_a_sampled_plan_counts_in_all_documents(nights: Any, tmp_path: Path) -> None:
+    nights.write(**{f"n{n:02}": letter(f"n{n:02}", NOTICE) for n in range(40)})
+    given = {"corpus": str(tmp_path / "corpus"), "documents": {"uri": str(nights.docs)}, "split": {"by": "sentences"}}
+    parsed = config.parse(
+        {**given, "embedding": {"name": "fake"}, "model": {"name": "fake"}, "context": {"boilerplate": 20}}
+    )
+    found = plan.estimate(None, parsed, refresh.check(parsed), Progress(show=False), local_flow, sample=0.3)
+    low, high = (found.chunks["boilerplate"] + sign * (found.error["boilerplate"] + 1) for sign in (-1, 1))
+    assert low <= 40 <= high
 
 
 def test_without_a_model_or_a_bound_nothing_is_counted(nights: Any, monkeypatch: pytest.MonkeyPatch) -> None:

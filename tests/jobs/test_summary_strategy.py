@@ -70,3 +70,33 @@ def test_only_needed_chunks_have_it_and_none_needed_asks_nothing(nights: Any, as
     nights.refresh(context={**SUMMARY, "only": "needed"})
     given = [row["context"] is not None for row in nights.open().rows("a.md")]
     assert len(asked) == 1 and given.count(True) >= 1 and given.count(False) >= 1
+
+
+def test_a_rewritten_document_has_its_own_summary_also_where_chunks_are_reused(nights: Any, asked: list[Any]) -> None:
+    """An older version's context of one chunk is not taken for all of them, even if that chunk, a heading, is unchanged."""
+    settings = {"context": {**SUMMARY, "reuse": "chunk"}}
+    nights.write(a="# Report\n\nAda leases the mill. It is old. It stands by the weir.\n")
+    nights.refresh(**settings)
+    nights.write(a="# Report\n\nWhales sing at night. They dive. They surface again.\n")
+    assert nights.refresh(**settings).chunks["generated"] == 1
+    assert len(asked) == 2 and len(contexts(nights, "a.md")) == 1 and "letter 2" in contexts(nights, "a.md").pop()
+
+
+def test_what_the_one_call_took_stands_on_one_row(nights: Any, asked: list[Any]) -> None:
+    """So that sums over rows, as an evaluation makes them, are what was paid."""
+    nights.write(a=text_of("a"), b=text_of("b", rules=20))
+    tokens = nights.refresh(context=SUMMARY).tokens
+    rows = [row for name in ("a.md", "b.md") for row in nights.open().rows(name)]
+    assert sum(row["prompt_tokens"] for row in rows) == tokens["prompt"] == sum(map(len, asked))
+    assert sum(row["attempts"] for row in rows) == 2 and sum(row["output_tokens"] for row in rows) == 18
+
+
+def test_the_row_says_how_much_of_a_long_document_was_read(nights: Any, asked: list[Any]) -> None:
+    nights.write(a=text_of("a", rules=400), b=text_of("b"))
+    nights.refresh(context=SUMMARY, model={"name": "fake", "max_model_len": 512})
+    long, short = nights.open().rows("a.md"), nights.open().rows("b.md")
+    length = len(text_of("a", rules=400))
+    assert {row["scope_start"] for row in [*long, *short]} == {0}
+    assert len({row["scope_end"] for row in long}) == 1 and 500 < long[0]["scope_end"] < length / 4
+    assert {row["scope_end"] for row in short} == {len(text_of("b"))}
+    assert max(map(len, asked)) <= 512
