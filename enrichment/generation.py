@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from enrichment import extraction
+from enrichment.accounts import account
 from enrichment.admission import Admission, Held
 from enrichment.boilerplate import BOILERPLATE, text_hash
 from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, gather_in_order
@@ -224,7 +225,7 @@ class Generation:
                 if self._last is prompt:  # what was refused is in no cache
                     self._last = before
                 failed = Context(None, Status.FAILED, f"prompt_refused: {error}", key=key)
-                return Answer(failed, False, self._account(before, prompt, attempts))
+                return Answer(failed, False, account(before, prompt, attempts, self._block_tokens))
             found = _under(self._options.ungrounded, judge(attempts[-1].text))
             if _goodness(found) >= _goodness(judgement):
                 judgement, output = found, attempts[-1].text
@@ -239,7 +240,7 @@ class Generation:
             output_tokens=sum(attempt.output_tokens for attempt in attempts),
             attempts=len(attempts),
         )
-        return Answer(context, True, self._account(before, prompt, attempts))
+        return Answer(context, True, account(before, prompt, attempts, self._block_tokens))
 
     def _judged_again(self, paid: Context, judge: Verdict) -> Context:
         """What was paid for before, by the guards of today."""
@@ -252,22 +253,6 @@ class Generation:
         total = hashlib.sha256(f"{self._model_fingerprint}\0{self._samplings[0]!r}\0".encode())
         total.update(ids.astype("<i8").tobytes())
         return total.digest()
-
-    def _account(self, before: np.ndarray, prompt: np.ndarray, attempts: Sequence[Completion]) -> Tokens:
-        if not attempts:
-            return Tokens()
-        # At least the last token is always computed: its logits are the answer's beginning.
-        # A prompt from before the last may share more: then the cache knew.
-        shared = max(min(_common(before, prompt), len(prompt) - 1), attempts[0].cached_tokens)
-        retries = attempts[1:]
-        return Tokens(
-            prompt=sum(attempt.prompt_tokens for attempt in attempts),
-            cached=sum(attempt.cached_tokens for attempt in attempts),
-            ideal=len(prompt) - shared,
-            block_rounding=shared % self._block_tokens,
-            retries=sum(attempt.prompt_tokens - attempt.cached_tokens for attempt in retries),
-            output=sum(attempt.output_tokens for attempt in attempts),
-        )
 
 
 def _told(context: Context, rule: str) -> str | None:
@@ -297,10 +282,3 @@ def _verdict(judgement: Judgement) -> tuple[str | None, Status, str | None]:
 
 def _ungrounded_reason(judgement: Judgement) -> str:
     return f"{UNGROUNDED}: {', '.join(judgement.ungrounded)}"
-
-
-def _common(first: np.ndarray, second: np.ndarray) -> int:
-    """The number of tokens that both begin with."""
-    length = min(len(first), len(second))
-    differ = np.flatnonzero(first[:length] != second[:length])
-    return int(differ[0]) if len(differ) else length
