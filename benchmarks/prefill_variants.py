@@ -75,7 +75,9 @@ class Clock(Progress):
 
     def counts(self, counts: Mapping[str, int]) -> None:
         now = time.time()
-        if not self.ready and counts.get("workers", 0) >= self._replicas:
+        if counts.get("loading"):  # first the workers, then each one's model when a document needs it
+            self.ready = 0.0
+        elif not self.ready and counts.get("workers", 0) >= self._replicas:
             self.ready = now
         if counts.get("generated", 0) != self._generated:
             self._generated, self.last = counts["generated"], now
