@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from enrichment.embed import EmbeddingOptions
 from enrichment.engine import Completion
 from enrichment.fake_engine import FakeEngine
+from enrichment.records import Chunk, Document, DocumentId
 from enrichment.tokens import FakeTokenizer
 from indexing import answers, destination, export, serving
 from indexing.filters import Filter
+from indexing.storage import DirectoryStorage
 from jobs import show
+from jobs.embedding import EmbedOnce
 
 RULES = [
     "The lease of the Selby Mill begins in the month of May.",
@@ -220,3 +224,16 @@ def test_fields_are_copied_into_the_metadata_once_and_searches_filter_by_them(
     nights.write(lease=lease(*RULES))
     nights.refresh(context=context)
     assert asked.count(True) == 1, "the text that was asked about before is paid for"
+
+
+def test_a_document_that_waits_for_its_engine_is_not_embedded_again_for_it(tmp_path: Path, count_embedded: Any) -> None:
+    """Chunks are compared before it is known that a model is needed, and again once it is there."""
+    embedded = count_embedded()
+    once = EmbedOnce(DirectoryStorage(tmp_path), "run-1", EmbeddingOptions("fake"), None)
+    document = Document(DocumentId("a"), "One rule holds. Another one holds too.")
+    chunks = [Chunk(0, 0, 16, 0, 16), Chunk(1, 16, len(document.text), 16, len(document.text))]
+    first = once.cosines(document, chunks)
+    assert (once.cosines(document, chunks) == first).all() and len(embedded) == 2
+    changed = Document(DocumentId("a"), document.text.upper())
+    once.cosines(changed, chunks)
+    assert len(embedded) == 4
