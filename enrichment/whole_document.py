@@ -20,18 +20,18 @@ class WholeDocument:
 
     def prompt(self, given: Given) -> np.ndarray:
         """The question about one document: `(n,) int64`, no longer than it may be."""
-        parts = [self._before, self._named(given), given.encoding.ids[: self._room(given)], self._after]
+        named = self._named(given)
+        parts = [self._before, named, given.encoding.ids[: self._room(given, named)], self._after]
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
     def read(self, given: Given) -> Span:
         """The part of the document that stands in the prompt."""
-        ends = given.encoding.offsets.ends
-        room = self._room(given)
+        ends, room = given.encoding.offsets.ends, self._room(given, self._named(given))
         return Span(0, len(given.document.text) if room >= len(ends) else int(ends[room - 1]) if room else 0)
 
     def _named(self, given: Given) -> np.ndarray:
         ids: np.ndarray = self._tokenizer.encode("\n".join([*name_lines(given.document), "", ""])).ids
         return ids
 
-    def _room(self, given: Given) -> int:
-        return max(0, given.max_tokens - len(self._before) - len(self._named(given)) - len(self._after))
+    def _room(self, given: Given, named: np.ndarray) -> int:
+        return max(0, given.max_tokens - len(self._before) - len(named) - len(self._after))

@@ -121,10 +121,8 @@ def build(vectors: Vectors, path: Path, trained: Trained | None = None) -> None:
         rounded = room[: len(some)]
         with np.errstate(over="ignore", invalid="ignore"):  # found by the next line
             rounded[:] = some.astype(np.float16, copy=False)
-            is_finite = np.isfinite(
-                rounded.sum()
-            )  # of finite float16 no sum is too large, and of others none is finite
-        if not is_finite:
+            total = rounded.sum()  # of finite float16 no sum is too large, and of others none is finite
+        if not np.isfinite(total):
             line = first + int(np.flatnonzero(~np.isfinite(rounded).all(axis=1))[0])
             raise OperationError(f"Vector {line} for {path} has a value that is no finite float16.")
         if lists is None:

@@ -156,14 +156,12 @@ def run_java(
         except BaseException:
             process.kill()
             raise
-    if process.returncode != 0:
-        message = last_message(errors) or last_message(output) or "it said nothing"
-        limit = f"memory limit {heap} MB, from SITUATE_JVM_HEAP or the default"
-        failure = OperationError(f"{purpose}: Java ended with status {process.returncode} ({limit}): {message}")
-        if fed is None or fed.exception() is None:
-            raise failure
     if fed is not None:
         fed.result()
+    if process.returncode != 0:
+        message = _last_message(errors) or _last_message(output) or "it said nothing"
+        limit = f"memory limit {heap} MB, from SITUATE_JVM_HEAP or the default"
+        raise OperationError(f"{purpose}: Java ended with status {process.returncode} ({limit}): {message}")
     return output
 
 
@@ -172,7 +170,7 @@ def _fed(feed: Callable[[IO[str]], None], pipe: IO[str]) -> None:
         feed(pipe)
 
 
-def last_message(output: str) -> str:
+def _last_message(output: str) -> str:
     """The last line that is neither a frame of a stack trace nor the logger's greeting."""
     lines = [line.strip() for line in output.splitlines() if not re.match(r"\s|$|SLF4J\(I\)", line)]
     return lines[-1] if lines else ""

@@ -35,8 +35,7 @@ class Board:
         return max(self._begun.get(document_id, 0) for document_id in ids)
 
     def begin(self, ids: Sequence[str]) -> None:
-        for document_id in ids:
-            self._begun[document_id] = self._begun.get(document_id, 0) + 1
+        self.spare(ids, 1)
 
     def spare(self, ids: Sequence[str], by: int) -> None:
         for document_id in ids:

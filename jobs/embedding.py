@@ -39,9 +39,8 @@ class EmbedOnce:
         self._storage, self._run_id, self._record = storage, run_id, record
         self.embedder: Embedder = open_embedder(options, resolve_model(options))
         self._turn = threading.Lock()
-        self._compared: OrderedDict[str, tuple[list[str], bytes]] = (
-            OrderedDict()
-        )  # by document, its texts and their vectors
+        # By document: its texts and their vectors.
+        self._compared: OrderedDict[str, tuple[list[str], bytes]] = OrderedDict()
         self.paid = ledger.read_vectors(storage, self.embedder.dimension, ids)
 
     def embed(self, texts: Sequence[str], ids: Sequence[str], part: str) -> list[bytes]:
