@@ -35,6 +35,8 @@ ADDED_AT_ONCE = 65_536
 SEED = 1234
 LEAST_IN_MEAN = 5
 """A centroid is the mean of so many vectors at least: one of fewer would give them away, also after they are erased."""
+LEAST_GAIN = 1e-3
+"""K-means ends with the iteration by which the mean score of the sample grows by less than this part."""
 NEAR = 1e-5
 """Two centroids whose scores differ by less are compared again in float64: float32 sums of a unit vector's products are wrong
 by about 1e-7, and in another way for another size of batch, which would put equal vectors into different lists."""
@@ -67,26 +69,45 @@ def train(vectors: Vectors, kind: Kind, path: Path) -> float:
         index.by_residual = False
     index.cp.seed = SEED
     index.cp.min_points_per_centroid = 1  # whether there are enough was asked before
+    index.cp.early_stop_threshold = LEAST_GAIN
+    index.cp.niter -= 1  # the last one is here
     sample = np.ascontiguousarray(vectors, np.float32)
-    index.train(sample)
-    scores, own = index.quantizer.search(sample, 1)
-    _blur(index.quantizer, np.bincount(own[:, 0], minlength=kind.lists))
+    index.train_q1(len(sample), library.swig_ptr(sample), False, index.metric_type)
+    score = _last_iteration(index.quantizer, sample)
+    index.train(sample)  # the code's parameters: the centroids are there
     _write(index, path, with_centroids=True)
     read_trained(Trained(path, kind), dimension)
+    return score
+
+
+def _last_iteration(quantizer: Any, sample: Floats) -> float:
+    """One more iteration of spherical k-means over the sample (n, d), of which the lists' sizes are known; the mean score of
+    the vectors with their centroids before it.
+    """
+    scores, own = quantizer.search(sample, 1)
+    centroids: Floats = quantizer.reconstruct_n(0, quantizer.ntotal)
+    sizes = np.bincount(own[:, 0], minlength=len(centroids))
+    ends, by_list = np.cumsum(sizes), np.argsort(own[:, 0], kind="stable")
+    for number in np.flatnonzero(sizes):
+        total = sample[by_list[ends[number] - sizes[number] : ends[number]]].sum(axis=0)
+        centroids[number] = _unit(total)
+    _blur(centroids, sizes)
+    quantizer.reset()
+    quantizer.add(centroids)
     return float(scores.mean())
 
 
-def _blur(quantizer: Any, sizes: Ints) -> None:
+def _blur(centroids: Floats, sizes: Ints) -> None:
     """Move the centroid of a list with few sample vectors half way to the nearest one of a list with enough."""
     few, enough = np.flatnonzero(sizes < LEAST_IN_MEAN), np.flatnonzero(sizes >= LEAST_IN_MEAN)
-    if not len(few) or not len(enough):
-        return
-    centroids: Floats = quantizer.reconstruct_n(0, len(sizes))
-    nearest = enough[np.argmax(centroids[few] @ centroids[enough].T, axis=1)]
-    between = centroids[few] + centroids[nearest]
-    centroids[few] = between / np.maximum(np.linalg.norm(between, axis=1, keepdims=True), 1e-6)
-    quantizer.reset()
-    quantizer.add(centroids)
+    if len(few) and len(enough):
+        nearest = enough[np.argmax(centroids[few] @ centroids[enough].T, axis=1)]
+        centroids[few] = _unit(centroids[few] + centroids[nearest])
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-6), np.float32)
 
 
 def read_trained(trained: Trained, dimension: int) -> Any:

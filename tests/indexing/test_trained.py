@@ -101,5 +101,5 @@ def test_no_centroid_is_the_vector_of_one_document(text: str, tmp_path: Path, mo
         return float((sample[:48] @ centroids.T).max())
 
     assert nearest() < 0.9
-    monkeypatch.setattr(dense_files, "_blur", lambda quantizer, sizes: None)
+    monkeypatch.setattr(dense_files, "_blur", lambda centroids, sizes: None)
     assert nearest() > 0.999, "else this test would say nothing"
