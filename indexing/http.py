@@ -72,6 +72,7 @@ class SearchParameters(_Parameters):
     fusion: FusionMethod | None = Field(None, description="of hybrid searches; else as the corpus is configured")
     dense_weight: Weight = None
     lexical_weight: Weight = None
+    document_weight: Weight = None
 
     @field_validator("window")
     @classmethod
@@ -88,7 +89,7 @@ class SearchParameters(_Parameters):
             "budget": MAX_BUDGET if self.budget is None and self.expand == "parent" else self.budget,
             "within_section": self.within is not None,
             "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
-            "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight),
+            "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight, self.document_weight),
         }
 
 

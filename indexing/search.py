@@ -13,7 +13,7 @@ import numpy as np
 
 from indexing.dense import DenseIndex
 from indexing.filters import NO_FILTER, Filter, Mask
-from indexing.fusion import Fusion, fused
+from indexing.fusion import Fusion, fused, with_documents
 from indexing.lexical import LexicalIndex
 
 Mode = Literal["hybrid", "dense", "lexical"]
@@ -97,8 +97,12 @@ class Indexes:
         found = []
         rankings = zip(self._dense(queries, depth, left_out), self._lexical(queries, depth, left_out), strict=True)
         for dense, lexical in rankings:
-            found.append(_hits(self._ranked(fused(dense, lexical, how, depth), k), dense, lexical))
+            scores = with_documents(fused(dense, lexical, how, depth), how.document_weight, self._document)
+            found.append(_hits(self._ranked(scores, k), dense, lexical))
         return found
+
+    def _document(self, row: Row) -> str:
+        return self.order(*row)[0]
 
     def _dense(self, queries: Sequence[str], k: int, left_out: _LeftOut) -> list[Ranking]:
         """A row may have many vectors: twice as many are fetched for the queries that lack rows, until all are."""

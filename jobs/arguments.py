@@ -48,7 +48,7 @@ def add_measuring(command: Command, run: Run) -> None:
     added.add_argument("--window", type=int, nargs="+", default=[], metavar="N", help="recall of the best with windows")
     added.add_argument("--window-by", choices=["chunks", "characters"], default="chunks", help="what --window counts")
     added.add_argument(
-        "--fusion", nargs="+", default=[], metavar="rrf|scores[:D:L]", help="ways to fuse (default: both)"
+        "--fusion", nargs="+", default=[], metavar="rrf|scores[:D:L[:DOCUMENT]]", help="ways to fuse (default: four)"
     )
     added.add_argument("--measure", default="recall@10", help="what decides (default recall@10)")
     added.add_argument("--sample", type=float, default=1.0, metavar="SHARE", help="of the documents without answers")

@@ -223,7 +223,8 @@ def _context(candidate: Candidate, chunk: ChunkSpan) -> str | None:
 
 
 def _named(fusion: Fusion) -> str:
-    return f"{fusion.method} {fusion.dense_weight:g}:{fusion.lexical_weight:g}"
+    document = f":{fusion.document_weight:g}" if fusion.document_weight else ""
+    return f"{fusion.method} {fusion.dense_weight:g}:{fusion.lexical_weight:g}{document}"
 
 
 def _points(share: float) -> float:

@@ -19,7 +19,7 @@ from enrichment.errors import ConfigError
 from enrichment.rerank import RerankOptions, open_reranker
 from indexing import ledger
 from indexing.expansion import WindowBy
-from indexing.fusion import Fusion, fused
+from indexing.fusion import Fusion, fused, with_documents
 from indexing.passages import ChunkSpan
 from indexing.search import FUSION_DEPTH, Mode
 from indexing.snapshot import Snapshot, open_snapshot
@@ -42,7 +42,12 @@ class EvaluateOptions:
     varied: tuple[Varied, ...] = ()
     windows: tuple[int, ...] = ()
     window_by: WindowBy = "chunks"
-    fusions: tuple[Fusion, ...] = (Fusion(), Fusion("scores", 1.0, 0.5))
+    fusions: tuple[Fusion, ...] = (
+        Fusion(),
+        Fusion(document_weight=0.5),
+        Fusion("scores", 1.0, 0.5),
+        Fusion("scores", 1.0, 0.5, 0.5),
+    )
     measure: str = "recall@10"
     sample: float = 1.0
     into: str | None = None
@@ -167,7 +172,12 @@ def _candidates(built: Sequence[Built], questions: Golden, fusions: Sequence[Fus
         found += [Candidate("lexical", None, each, None, judge, _ordered(each.lexical)) for each in of_lexical]
         for dense, lexical, how in itertools.product(of_dense, of_lexical, fusions):
             pairs = zip(dense.dense, lexical.lexical, strict=True)
-            both = [fused(one, other, how, FUSION_DEPTH) for one, other in pairs]
+            both = [
+                with_documents(
+                    fused(one, other, how, FUSION_DEPTH), how.document_weight, lambda chunk: chunk.document_id
+                )
+                for one, other in pairs
+            ]
             found.append(Candidate("hybrid", dense, lexical, how, judge, _ordered(both)))
     return found
 

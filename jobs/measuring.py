@@ -80,11 +80,13 @@ def _fusion(text: str) -> Any:
 
     method, *weights = text.split(":")
     try:
-        if method not in ("rrf", "scores") or len(weights) not in (0, 2):
+        if method not in ("rrf", "scores") or len(weights) not in (0, 2, 3):
             raise ValueError(text)
         return Fusion(method, *map(float, weights))  # type: ignore[arg-type]
     except ValueError as error:
-        raise ConfigError(f"--fusion {text} is neither rrf nor scores, with weights such as scores:1:0.5") from error
+        raise ConfigError(
+            f"--fusion {text} is neither rrf nor scores, with weights such as scores:1:0.5 or scores:1:0.5:0.5"
+        ) from error
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Outcome]] = {

@@ -22,6 +22,7 @@ def add_arguments(added: argparse.ArgumentParser) -> None:
     added.add_argument("--id-prefix", metavar="PREFIX", help="how the document's id begins")
     added.add_argument("--fusion", choices=["rrf", "scores"], help="of hybrid searches (default: the configured one)")
     added.add_argument("--weights", nargs=2, type=float, metavar=("DENSE", "LEXICAL"), help="of fusion")
+    added.add_argument("--document-weight", type=float, metavar="W", help="of a hit's document in the fusion")
     added.add_argument(
         "--rerank", metavar="MODEL", help="a cross-encoder, a directory or owner/name, orders the best hits"
     )
@@ -79,7 +80,8 @@ def _fusion(options: argparse.Namespace, config: Mapping[str, Any]) -> Any:
     """As the corpus is configured, but for what is asked for."""
     from indexing.fusion import options_of
 
-    return options_of(config).fused_by.overridden(options.fusion, *(options.weights or (None, None)))
+    dense, lexical = options.weights or (None, None)
+    return options_of(config).fused_by.overridden(options.fusion, dense, lexical, options.document_weight)
 
 
 def _of_runs(options: argparse.Namespace) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from enrichment.errors import ConfigError
-from indexing.fusion import Fusion, SearchOptions, fused, options_of, reciprocal_rank_fusion
+from indexing.fusion import Fusion, SearchOptions, fused, options_of, reciprocal_rank_fusion, with_documents
 
 DENSE = {5: 0.9, 6: 0.8, 7: 0.7}
 LEXICAL = {7: 12.0, 5: 6.0, 8: 3.0}
@@ -47,9 +47,40 @@ def test_one_empty_ranking_leaves_the_order_of_the_other(method: str) -> None:
     assert fused({}, {}, how, 100) == {}
 
 
+def test_a_document_lends_its_rows_the_mean_of_its_three_best() -> None:
+    scores = {"a1": 0.9, "b1": 0.8, "b2": 0.7, "b3": 0.6, "b4": 0.2, "c1": 0.1}
+    found = with_documents(scores, 0.5, lambda row: row[0])
+    of_b = 0.5 * (0.7 + 0.6 + 0.5) / 3  # above 0.1, the lowest; b4 does not count
+    assert found == pytest.approx(
+        {"a1": 0.9 + 0.4, "b1": 0.8 + of_b, "b2": 0.7 + of_b, "b3": 0.6 + of_b, "b4": 0.2 + of_b, "c1": 0.1}
+    )
+
+
+def test_a_good_document_lifts_its_rows_past_a_lone_one_and_keeps_their_order() -> None:
+    scores = {"lone": 0.50, "doc 1": 0.9, "doc 2": 0.49, "doc 3": 0.48, "last": 0.0}
+    document = {"lone": "x", "last": "y"}
+    found = with_documents(scores, 0.5, lambda row: document.get(row, "doc"))
+    assert sorted(found, key=lambda row: -found[row]) == ["doc 1", "doc 2", "doc 3", "lone", "last"]
+
+
+@pytest.mark.parametrize("scores", [{}, {5: 0.25, 7: 0.5}])
+def test_without_a_weight_documents_change_nothing(scores: dict[int, float]) -> None:
+    assert with_documents(scores, 0.0, lambda row: "one") == scores
+    assert with_documents({}, 0.5, lambda row: "one") == {}
+
+
+def test_only_what_is_given_is_overridden() -> None:
+    configured = Fusion("scores", 1.0, 0.5, 0.25)
+    assert configured.overridden() == configured
+    assert configured.overridden("rrf") == Fusion("rrf", 1.0, 0.5, 0.25)
+    assert configured.overridden(document_weight=0.0) == Fusion("scores", 1.0, 0.5)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"document_weight": -0.5}, "search.document_weight is -0.5"),
+        ({"document_weight": math.nan}, "search.document_weight is nan"),
         ({"dense_weight": -1.0}, "search.dense_weight is -1.0"),
         ({"lexical_weight": math.inf}, "search.lexical_weight is inf"),
         ({"lexical_weight": math.nan}, "search.lexical_weight is nan"),

@@ -205,6 +205,7 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ("/search?q=a&fusion=best", 422, "fusion is 'best'"),
         ("/search?q=a&dense_weight=0&lexical_weight=0", 422, "one must be above 0"),
         ("/search?q=a&dense_weight=inf", 422, "dense_weight"),
+        ("/search?q=a&document_weight=-1", 422, "document_weight"),
         ("/search?q=a&mode=best", 422, "mode is 'best'"),
         ("/search?q=a&within=page", 422, "within is 'page'"),
         ("/search?q=a&windows=1", 422, "windows is no parameter"),

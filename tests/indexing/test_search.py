@@ -81,6 +81,8 @@ def test_fusion_follows_the_configuration_and_the_query(opened: Snapshot) -> Non
     by_rank, by_scores = found({}), found({"fusion": "scores", "lexical_weight": 0.5})
     assert by_rank == found({"fusion": "scores"}, Fusion())
     assert by_scores == found({}, Fusion("scores", 1.0, 0.5)) != by_rank
+    by_document = found({"fusion": "scores", "lexical_weight": 0.5, "document_weight": 2.0})
+    assert by_document == found({}, Fusion("scores", 1.0, 0.5, 2.0)) != by_scores
     best = by_scores[0].hits[0]
     assert best.score == pytest.approx(
         best.dense + 0.5 * best.lexical / max(h.lexical or 0 for h in hits_of(by_scores))

@@ -112,6 +112,7 @@ def assert_same(found: Answers, expected: Answers) -> None:
         ("lexical", None),
         ("hybrid", None),
         ("hybrid", Fusion("scores", 1.0, 0.5)),
+        ("hybrid", Fusion("scores", 1.0, 0.5, 0.5)),
     ],
 )
 @pytest.mark.parametrize("filters", [NO_FILTER, Filter(where=(("kind", "a"),)), Filter(id_prefix="t1")])

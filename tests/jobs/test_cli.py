@@ -151,6 +151,7 @@ def test_doctor_names_what_it_looked_at(tmp_path: Path, capsys: pytest.CaptureFi
     [
         (["--where", "owner"], "'owner' is no condition on metadata; write key=value"),
         (["--weights", "0", "0"], "dense_weight and lexical_weight are both 0"),
+        (["--document-weight", "-1"], "document_weight is -1.0"),
         (["--rerank", "x", "--rerank-depth", "0"], "the depth of reranking is 0"),
         (["--fusion", "magic"], "invalid choice: 'magic'"),
         (["-k", "0"], "-k is 0; it must be at least 1"),

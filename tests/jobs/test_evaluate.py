@@ -102,7 +102,9 @@ def pronouns(stone: str) -> str:
 
 
 Compared = tuple[Config, Golden, evaluate.Evaluation]
-ASKED = EvaluateOptions(measure="recall@5", windows=(0, 1))
+ALONE = (Fusion(), Fusion("scores", 1.0, 0.5))
+"""Ways to fuse in which a chunk gets nothing from its document, whose first sentence names what all of it is about."""
+ASKED = EvaluateOptions(measure="recall@5", windows=(0, 1), fusions=ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +146,17 @@ def test_every_combination_of_what_the_indexes_see_is_compared(
     assert kinds["dense body, lexical context+body, scores 1:0.5"] == "context"
     for row in rows:
         assert row["interval"][0] <= row["scores"]["recall@5"] <= row["interval"][1]
+
+
+def test_a_document_that_is_found_makes_up_for_contexts(compared: Compared) -> None:
+    base, questions, before = compared
+    found = evaluate.evaluate(base, questions, QUIET, EvaluateOptions(measure="recall@5")).record
+    rows = {row["name"]: row["scores"]["recall@5"] for row in found["combinations"]}
+    assert sum(row["mode"] == "hybrid" for row in found["combinations"]) == 4 * 4 * 4
+    name = "dense body, lexical body, scores 1:0.5"
+    assert rows[name] < 0.5 and rows[f"{name}:0.5"] > 0.9
+    assert before.record["recommendation"].startswith("contexts are worth their cost here")
+    assert found["recommendation"].startswith("the plain text is enough here")
 
 
 def test_a_context_is_written_once_for_all_variants_and_for_the_corpus_itself(
