@@ -280,7 +280,8 @@ def names_of(names: list[str]) -> pa.ChunkedArray:
 def test_judged_chunks_serve_as_well_as_spans(compared: Compared) -> None:
     base, questions, by_spans = compared
     judged = {name: {f"{spans[0].document_id}#{1 + int(name[-1])}": 1} for name, spans in questions.spans.items()}
-    by_chunks = evaluate.evaluate(base, Golden(questions.queries, judged=judged), QUIET)
+    asked = dataclasses.replace(ASKED, windows=())
+    by_chunks = evaluate.evaluate(base, Golden(questions.queries, judged=judged), QUIET, asked)
     for one, other in zip(by_chunks.record["combinations"], by_spans.record["combinations"], strict=True):
         assert one["scores"]["mrr"] == other["scores"]["mrr"]
         assert one["scores"]["recall@10"] == pytest.approx(other["scores"]["recall@10"])
