@@ -134,9 +134,8 @@ def build(vectors: Vectors, path: Path, trained: Trained | None = None) -> None:
     else:
         index = read_trained(trained, dimension)
         lists = Lists(index, trained.kind)
-    room = np.empty(
-        (min(ADDED_AT_ONCE, num_vectors), dimension), np.float32
-    )  # once: new pages take longer than the work
+    # Once: new pages take longer than the work.
+    room = np.empty((min(ADDED_AT_ONCE, num_vectors), dimension), np.float32)
     for first in range(0, num_vectors, ADDED_AT_ONCE):
         some = vectors[first : first + ADDED_AT_ONCE]
         rounded = room[: len(some)]

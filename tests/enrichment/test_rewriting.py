@@ -211,8 +211,10 @@ def test_a_good_rewrite_is_kept_on_one_line_without_what_was_cut_off() -> None:
         ("I am sorry, but I cannot help with that.", "refusal"),
         ("Our " + GOOD[0].lower() + GOOD[1:], "first_person"),
         (GOOD + " " + GOOD, "loop"),
+        (" ".join(f"{rule}, {GOOD[0].lower()}{GOOD[1:]}" for rule in ("As a rule", "In winter", "In summer")), "loop"),
         (GOOD + " " + OWN[0], "echo"),
         ("The document is about a mill.", "lost_content"),
+        ("The company gives notice of this in writing.", "lost_content"),
         (f"{GOOD} {NEIGHBOUR}", "foreign_content"),
         (GOOD + " " + " ".join(f"Detail {n} is told." for n in range(40)), "too_long"),
     ],
@@ -223,6 +225,7 @@ def test_what_is_no_rewrite_is_refused_with_its_reason(output: str, reason: str)
 
 def test_a_chunk_may_be_given_back_as_it_is_and_speak_in_the_first_person_if_it_does() -> None:
     assert judged(CHUNK) == (CHUNK, None, ())
+    assert judged(CHUNK, others=(f"{NEIGHBOUR} {CHUNK}",)) == (CHUNK, None, ()), "it stands in both"
     spoken = "We inspect the roof of the mill every year."
     assert judged(spoken, spoken, ())[0] == spoken
 

@@ -193,6 +193,15 @@ def test_the_first_new_chunk_starts_the_engine_once_and_only_new_ones_are_asked(
     assert isinstance(again, Outcome) and len(ward.engines) == 1
 
 
+def test_a_replica_is_ready_when_its_engine_is_there_and_stays_so() -> None:
+    ward = Ward()
+    ward.supervised.ready_at = 0.0
+    ward.run(document("one"))
+    ready_at = ward.supervised.ready_at
+    ward.run(document("two"))
+    assert 0 < ready_at == ward.supervised.ready_at
+
+
 def test_an_engine_that_cannot_be_started_says_why_to_every_document_that_needs_it() -> None:
     starts: list[int] = []
 

@@ -57,6 +57,14 @@ def test_float16_and_float32_give_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "32").read_bytes() == (tmp_path / "16").read_bytes()
 
 
+def test_a_file_does_not_depend_on_how_much_is_added_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = random_vectors(50, 1)
+    dense_files.build(vectors, tmp_path / "once")
+    monkeypatch.setattr(dense_files, "ADDED_AT_ONCE", 16)
+    dense_files.build(vectors, tmp_path / "often")
+    assert (tmp_path / "often").read_bytes() == (tmp_path / "once").read_bytes()
+
+
 def test_segments_and_batches_change_no_bit_of_the_answer(open_parts: Open) -> None:
     vectors = random_vectors(500, 2)
     cuts = [0, 1, 2, 2, 300, 311, 500]

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
@@ -81,6 +82,19 @@ def test_what_is_fetched_is_what_was_stored(storage: Storage, tmp_path: Path) ->
     storage.delete(name)
     with pytest.raises(OperationError, match=name):
         trained.fetched(storage, entry, tmp_path)
+
+
+def test_the_last_iteration_puts_centroids_at_the_means_of_their_vectors() -> None:
+    """Two lists that begin off their middle; a third that nothing is near keeps a place half way to the nearest."""
+    sample = np.zeros((2 * dense_files.LEAST_IN_MEAN, 4), np.float32)
+    sample[::2, 0], sample[1::2, 1] = 1, 1
+    quantizer = faiss.IndexFlatIP(4)
+    begun = np.array([[0.8, 0, 0.6, 0], [0, 0.8, 0, 0.6], [0, 0.28, 0, -0.96]], np.float32)
+    quantizer.add(begun)
+    assert dense_files._last_iteration(quantizer, sample) == pytest.approx(0.8)
+    between = np.array([0, 1.28, 0, -0.96]) / 1.6
+    np.testing.assert_allclose(quantizer.reconstruct_n(0, 3), [[1, 0, 0, 0], [0, 1, 0, 0], between], atol=1e-6)
+    assert quantizer.ntotal == 3
 
 
 @pytest.mark.parametrize("text", ["IVF24,SQfp16", "IVF24_HNSW8,SQ8"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from enrichment.boilerplate import text_hash
-from indexing import manifest
+from indexing import manifest, tables
 from indexing.storage import open_storage
 from jobs import boilerplate, config, local_flow, plan, refresh
 from jobs.difference import Asked
@@ -73,6 +73,26 @@ def test_documents_that_go_or_change_count_by_what_they_become(nights: Any) -> N
     nights.write(c=letter("c", NOTICE, "And again."), g=letter("g", NOTICE))  # in c, d, e, g
     nights.refresh(**settings)
     assert {name for name, texts in reasons(nights).items() if texts} == {"c.md", "g.md"}
+
+
+def test_dead_rows_and_a_text_twice_in_an_older_document_do_not_count(
+    nights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In segments that no compaction rewrites, read a few rows at a time."""
+    monkeypatch.setattr(tables, "_BATCH_ROWS", 7)
+    settings = {"context": {"boilerplate": 2}, "limits": {"deleted": 1.0}}
+    others = {f"m{n}": letter(f"m{n}") for n in range(20)}
+    nights.write(**others, a=letter("a", NOTICE), b=letter("b", NOTICE, NOTICE))
+    nights.refresh(**settings)
+    nights.write(a=None)
+    nights.refresh(**settings)
+    assert sum(entry.num_documents for entry in nights.manifest.dead.values()) == 1, "else it would say nothing"
+    nights.write(c=letter("c", NOTICE))  # in b, c
+    nights.refresh(**settings)
+    assert not any(reasons(nights).values())
+    nights.write(z=letter("z", NOTICE))  # in b, c, z
+    nights.refresh(**settings)
+    assert {name for name, texts in reasons(nights).items() if texts} == {"z.md"}
 
 
 def test_plan_counts_what_the_refresh_spares(nights: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from enrichment.engine import PromptRefusedError
 from enrichment.errors import ConfigError
 from enrichment.fake_engine import FakeEngine
 from enrichment.tokens import FakeTokenizer
-from indexing import layout, tables
+from indexing import layout, ledger_parts, tables
 from indexing.snapshot import Snapshot
 from jobs import refresh, show
 from jobs.difference import Asked
@@ -172,6 +172,14 @@ def test_a_setting_redoes_only_what_depends_on_it(
     made = {(row["prompt_fingerprint"], row["model_fingerprint"]) for name in NAMES for row in rows(forest, name)}
     assert made == {(forest.manifest.fingerprints["prompt"], forest.manifest.fingerprints["model"])}
     assert not forest.refresh(**section).published
+
+
+@pytest.mark.usefixtures("no_lexical")
+def test_what_a_night_pays_for_is_in_the_ledger_once(forest: Any) -> None:
+    forest.write(new=text("new", *RULES))
+    written = forest.refresh().chunks["generated"]
+    parts = [name for name in ledger_parts.names(forest.storage) if "/contexts-" in name]
+    assert written and sum(ledger_parts.read(forest.storage, name).num_rows for name in parts) == 50 + written
 
 
 @pytest.mark.usefixtures("no_lexical")
