@@ -24,6 +24,8 @@ from indexing.storage import Storage
 
 ALIKE = 4
 """Segments up to so many times larger than the smallest of a pile are like it: nightly ones, but not what they became."""
+REWRITTEN_FROM = (layout.DOCUMENTS, layout.ROWS, layout.VECTORS, layout.ORIGINALS)
+"""The files of a segment that hold all of it: indexes are built from them."""
 _BATCH_DOCUMENTS = 1000
 
 
@@ -104,24 +106,28 @@ def rewrite(
 def live_part(storage: Storage, segment: SegmentEntry, dead: Dead, dimension: int) -> Part:
     """A segment's live documents with texts, rows and vectors, as they were staged once."""
     files = LocalFiles(storage)
-    documents = tables.read(files.named(segment, layout.DOCUMENTS), tables.DOCUMENTS)
-    documents = documents.filter(pa.array(~dead.documents))
-    texts = _texts(files.named(segment, layout.ORIGINALS), documents)
+    return part({name: files.named(segment, name) for name in REWRITTEN_FROM}, dead, dimension)
+
+
+def part(files: Mapping[str, Path], dead: Dead, dimension: int) -> Part:
+    """The same from the segment's files REWRITTEN_FROM, wherever they lie."""
+    documents = tables.read(files[layout.DOCUMENTS], tables.DOCUMENTS).filter(pa.array(~dead.documents))
+    texts = _texts(files[layout.ORIGINALS], documents)
     columns = [texts if field.name == "text" else documents[field.name] for field in STAGED_DOCUMENTS]
-    rows = tables.read(files.named(segment, layout.ROWS), tables.ROWS)
-    vectors = live_vectors(storage, segment, dead, dimension)
+    rows = tables.read(files[layout.ROWS], tables.ROWS).filter(pa.array(~dead.rows))
+    vectors = _live_vectors(files[layout.VECTORS], dead, dimension)
     places = np.cumsum(~dead.rows) - 1  # of a live row among the live ones
     vectors = vectors.set_column(0, vectors.schema.field("row"), pa.array(places[vectors["row"].to_numpy()]))
-    return Part(
-        pa.table(columns, schema=STAGED_DOCUMENTS),
-        rows.filter(pa.array(~dead.rows)),
-        vectors,
-    )
+    return Part(pa.table(columns, schema=STAGED_DOCUMENTS), rows, vectors)
 
 
 def live_vectors(storage: Storage, segment: SegmentEntry, dead: Dead, dimension: int) -> pa.Table:
     """The vectors of a segment's live rows, as they are stored."""
-    vectors = tables.read(LocalFiles(storage).named(segment, layout.VECTORS), tables.vectors(dimension))
+    return _live_vectors(LocalFiles(storage).named(segment, layout.VECTORS), dead, dimension)
+
+
+def _live_vectors(path: Path, dead: Dead, dimension: int) -> pa.Table:
+    vectors = tables.read(path, tables.vectors(dimension))
     return vectors.filter(pa.array(~dead.rows[vectors["row"].to_numpy()]))
 
 

@@ -7,7 +7,6 @@ removed. In this order a crash leaves readable snapshots, and the same command f
 lies in the old segments, which go last. No other command may be at work.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +18,13 @@ import pyarrow.compute as pc
 
 from enrichment.errors import OperationError
 from enrichment.strategies import UNGROUNDED
-from indexing import dead, disk, layout, manifest, segments, tables
+from indexing import compaction, dead, disk, layout, manifest, segments, tables
 from indexing.dead import Dead
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest, SegmentEntry
-from indexing.segments import IndexOptions
-from indexing.staging import STAGED_DOCUMENTS
+from indexing.segments import IndexOptions, Part
 from indexing.storage import Storage
 from indexing.traces import Known, redacted
-
-_PART = "erasure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +38,13 @@ class Rewritten:
     statuses: tuple[tuple[str, str | None], ...]  # status and reason of each row that went, in order of the old rows
 
 
-def rewrite_segments(storage: Storage, run_id: str, known: Known) -> dict[str, Rewritten]:
+def rewrite_segments(storage: Storage, known: Known) -> dict[str, Rewritten]:
     """Write every listed segment that holds the document anew without it, by the old segment's id."""
     found: dict[str, Rewritten] = {}
     for snapshot in snapshots(storage):
         for segment in snapshot.segments:
             if segment.id in known.segments and segment.id not in found:
-                found[segment.id] = _rewrite(storage, run_id, segment, snapshot, known.document_id)
+                found[segment.id] = _rewrite(storage, segment, snapshot, known.document_id)
     return found
 
 
@@ -58,60 +54,30 @@ def snapshots(storage: Storage) -> Iterator[Manifest]:
         yield manifest.load(storage, sequence)
 
 
-def _rewrite(storage: Storage, run_id: str, segment: SegmentEntry, snapshot: Manifest, document_id: str) -> Rewritten:
-    with tempfile.TemporaryDirectory(prefix="situate-erasure-") as work:
-        directory = Path(work)
-        paths = {file.name: _fetched(storage, segment, file.name, directory) for file in _parquet_and_text(segment)}
+def _rewrite(storage: Storage, segment: SegmentEntry, snapshot: Manifest, document_id: str) -> Rewritten:
+    with disk.temporary("situate-erasure-") as work:
+        paths = {name: _fetched(storage, segment, name, work) for name in compaction.REWRITTEN_FROM}
         documents = tables.read(paths[layout.DOCUMENTS], tables.DOCUMENTS)
-        rows = tables.read(paths[layout.ROWS], tables.ROWS)
-        vectors = tables.read(paths[layout.VECTORS], tables.vectors(snapshot.dimension))
-        kept = pc.not_equal(documents["id"], document_id)
-        kept_rows = pc.not_equal(rows["document_id"], document_id)
-        gone = rows.filter(pc.invert(kept_rows))
-        rest = documents.filter(kept)
+        rows = tables.read(paths[layout.ROWS], tables.ROWS).select(["document_id", "status", "reason"])
+        gone = Dead(*(pc.equal(ids, document_id).to_numpy() for ids in (documents["id"], rows["document_id"])))
         entry = None
-        if rest.num_rows:
-            places = np.cumsum(kept_rows.to_numpy()) - 1  # a row's place among those that stay
-            moved = vectors.filter(kept_rows.take(vectors["row"]))
-            moved = moved.set_column(0, vectors.schema.field("row"), pa.array(places[moved["row"].to_numpy()]))
-            staged = {
-                layout.DOCUMENTS: _with_texts(rest, paths[layout.ORIGINALS]),
-                layout.ROWS: rows.filter(kept_rows),
-                layout.VECTORS: moved,
-            }
-            entry = _build(storage, run_id, staged, snapshot, directory)
-    statuses = zip(gone["status"].to_pylist(), gone["reason"].to_pylist(), strict=True)
-    removed = documents.filter(pc.invert(kept)).select(["status", "first_row", "num_rows"])
-    return Rewritten(entry, kept.to_numpy(), kept_rows.to_numpy(), removed, tuple(statuses))
+        if not gone.documents.all():
+            left = compaction.part(paths, gone, snapshot.dimension)
+            entry = _build(storage, left, snapshot)
+    removed = documents.filter(pa.array(gone.documents)).select(["status", "first_row", "num_rows"])
+    lost = rows.filter(pa.array(gone.rows))
+    statuses = zip(lost["status"].to_pylist(), lost["reason"].to_pylist(), strict=True)
+    return Rewritten(entry, ~gone.documents, ~gone.rows, removed, tuple(statuses))
 
 
-def _build(
-    storage: Storage, run_id: str, staged: Mapping[str, pa.Table], snapshot: Manifest, directory: Path
-) -> SegmentEntry:
-    """Stage what is left and build it as any segment is built; the snapshot's settings are those that it was built with."""
-    names = [layout.staged(run_id, _PART, name) for name in staged]
-    try:
-        for name, table in zip(names, staged.values(), strict=True):
-            path = directory / "staged"
-            tables.write(table, path)
-            storage.put_file(name, path)
-        ids = staged[layout.DOCUMENTS]["id"]
-        settings: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in snapshot.config["index"].items()
-        }
-        first, last = ids[0].as_py(), ids[-1].as_py()
-        options = IndexOptions(**settings)
-        return segments.build(
-            storage, run_id, [_PART], first, last, snapshot.dimension, options, lists=snapshot.dense.trained
-        )
-    finally:
-        for name in names:
-            storage.delete(name)
-
-
-def _parquet_and_text(segment: SegmentEntry) -> Iterator[Any]:
-    wanted = (layout.DOCUMENTS, layout.ROWS, layout.VECTORS, layout.ORIGINALS)
-    return (file for file in segment.files if file.name in wanted)
+def _build(storage: Storage, left: Part, snapshot: Manifest) -> SegmentEntry:
+    """As any segment is built; the snapshot's settings are those that it was built with."""
+    ids = left.documents["id"]
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in snapshot.config["index"].items()}
+    span = (ids[0].as_py(), ids[-1].as_py())
+    return segments.build_from(
+        storage, [left], span, snapshot.dimension, IndexOptions(**settings), snapshot.dense.trained
+    )
 
 
 def _fetched(storage: Storage, segment: SegmentEntry, name: str, directory: Path) -> Path:
@@ -123,16 +89,6 @@ def _fetched(storage: Storage, segment: SegmentEntry, name: str, directory: Path
             f"{storage.uri}/{layout.segment(segment.id, name)} is damaged; restore it, then purge again"
         )
     return path
-
-
-def _with_texts(documents: pa.Table, originals: Path) -> pa.Table:
-    texts = []
-    with originals.open("rb") as file:
-        for offset, length in zip(documents["offset"].to_pylist(), documents["length"].to_pylist(), strict=True):
-            file.seek(offset)
-            texts.append(file.read(length).decode())
-    columns = [pa.array(texts, f.type) if f.name == "text" else documents[f.name] for f in STAGED_DOCUMENTS]
-    return pa.table(columns, schema=STAGED_DOCUMENTS)
 
 
 def rewrite_manifests(storage: Storage, known: Known, rewritten: Mapping[str, Rewritten]) -> tuple[int, ...]:

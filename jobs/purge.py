@@ -30,7 +30,7 @@ def purge(storage: Storage, document_id: str) -> dict[str, Any]:
     with heartbeat.beating(storage, run_id, "purge"):
         listed = {segment.id for snapshot in erasure.snapshots(storage) for segment in snapshot.segments}
         known = traces.find(storage, document_id, listed)
-        rewritten = erasure.rewrite_segments(storage, run_id, known)
+        rewritten = erasure.rewrite_segments(storage, known)
         snapshots = erasure.rewrite_manifests(storage, known, rewritten)
         entries = traces.clean_ledger(storage, known)
         records = traces.clean_runs(storage, known, run_id)
