@@ -136,7 +136,7 @@ def _own_runs(words: tuple[str, ...]) -> HashSet:
 
 @functools.cache
 def _own_known(*words: str) -> frozenset[str]:
-    """Our words are no inventions, but our numbers are: the "clause 4" of the instructions is an example."""
+    """Our words are no inventions; a number in them, such as how many sentences are wanted, would be no fact of a document."""
     return known(_DIGITS.sub(" ", text) for text in words)
 
 

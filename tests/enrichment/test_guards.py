@@ -173,7 +173,7 @@ def test_what_a_document_orders_to_write_does_not_become_its_context() -> None:
     "output",
     [
         " is about, in words that can be understood without reading it, the refund window.",
-        " answers: what is it about, and what do its pronouns refer to?",
+        " answers: what is it about, and what are the names of what it speaks of?",
         " is short. It situates the passage that you have just read last under refunds, and says no more than that.",
     ],
 )
@@ -269,7 +269,7 @@ SHOWN = (
         (" names Ärzte, ZOË and Zoe\u0308.", ()),
         (" names Brennick Cold, dated May 2024.", ()),
         (" names the passage, a Document and Situate.", ()),  # the lead's and the prompt's own words
-        (" cites clause 4.", ("4",)),  # the instructions' example
+        (" cites clause 4.", ("4",)),
         (" names lowercase inventions.", ()),
         (" has 1,000 or 1000 or 1.000 units.", ()),
         (" has 3.5 or 3,5 bar.", ()),

@@ -125,7 +125,7 @@ def test_a_causal_prompt_is_exactly_these_words(real: tuple[FileTokenizer, ChatT
     text = decode(ids)
     assert text.startswith(real[1].before)
     body = text.removeprefix(real[1].before).partition("\n")[2]
-    question = "What is it about, and what do its pronouns refer to?"
+    question = "What is it about, and what are the names of what it speaks of?"
     assert body.startswith(
         "\nTitle: Handbook\nDate: 2024-05-01\n\nOne two."
         f'\n\n---\nSituate the passage that you have just read last, under the heading "A > B".\n{question}'
@@ -135,7 +135,7 @@ def test_a_causal_prompt_is_exactly_these_words(real: tuple[FileTokenizer, ChatT
         "which document",
         "where in it",
         "what the passage is about, in words",
-        '"this", "it", "the product"',
+        'words like "this" and "it" stand for',
     ):
         assert asked in text
 
