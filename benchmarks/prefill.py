@@ -13,7 +13,7 @@ computed: prompt tokens not served from the prefix cache, first attempts only; f
 refresh's tokens). ideal: each prompt's tokens without those that begin the prompt before it in document order too, at least
 one. rounding: what of that common beginning does not fill a block of the cache. Both come from the prompts alone.
 output: tokens written; ours with second attempts. wall: from the first request to the loaded engines to the last answer; for
-ours from the last model's load to the last document, so with splitting, second attempts and what follows an answer.
+ours from the first model's load to the last document, so with splitting, second attempts and what follows an answer.
 store: bytes that the dataset's operators, input included, put into Ray's object store, per byte of the documents' text.
 memory: the largest sum, sampled every 0.5 s up to the last answer, of the proportional set sizes of the variant's process and
 of all that descend from it: driver, Ray's daemons and workers, engines; shared pages count once.

@@ -34,9 +34,10 @@ ADDED_AT_ONCE = 65_536
 """Vectors converted to float32 at a time: 100 MB at 384 dimensions."""
 SEED = 1234
 LEAST_IN_MEAN = 5
-"""A centroid is the mean of so many vectors at least: one of fewer would give them away, also after they are erased."""
+"""A centroid is the mean of so many vectors at least, of which no part is stored: one of fewer would give them away, also
+after they are erased."""
 LEAST_GAIN = 1e-3
-"""K-means ends with the iteration by which the mean score of the sample grows by less than this part."""
+"""K-means ends with the iteration by which what it optimises gets better by less than this part."""
 NEAR = 1e-5
 """Two centroids whose scores differ by less are compared again in float64: float32 sums of a unit vector's products are wrong
 by about 1e-7, and in another way for another size of batch, which would put equal vectors into different lists."""
@@ -82,27 +83,24 @@ def train(vectors: Vectors, kind: Kind, path: Path) -> float:
 
 def _last_iteration(quantizer: Any, sample: Floats) -> float:
     """One more iteration of spherical k-means over the sample (n, d), of which the lists' sizes are known; the mean score of
-    the vectors with their centroids before it.
+    the vectors with their centroids before it. Lists of fewer than LEAST_IN_MEAN vectors borrow of the nearest larger one.
     """
     scores, own = quantizer.search(sample, 1)
     centroids: Floats = quantizer.reconstruct_n(0, quantizer.ntotal)
-    sizes = np.bincount(own[:, 0], minlength=len(centroids))
-    ends, by_list = np.cumsum(sizes), np.argsort(own[:, 0], kind="stable")
-    for number in np.flatnonzero(sizes):
-        total = sample[by_list[ends[number] - sizes[number] : ends[number]]].sum(axis=0)
-        centroids[number] = _unit(total)
-    _blur(centroids, sizes)
+    members = np.split(
+        np.argsort(own[:, 0], kind="stable"), np.cumsum(np.bincount(own[:, 0], minlength=len(centroids)))[:-1]
+    )
+    large = np.array([number for number, some in enumerate(members) if len(some) >= LEAST_IN_MEAN])
+    for number in large:
+        centroids[number] = _unit(sample[members[number]].sum(axis=0))
+    for number in np.setdiff1d(np.arange(len(centroids)), large) if len(large) else ():
+        nearest = large[np.argmax(centroids[large] @ centroids[number])]
+        some = np.concatenate([members[number], members[nearest]])
+        best = some[np.argsort(-(sample[some] @ centroids[number]), kind="stable")[:LEAST_IN_MEAN]]
+        centroids[number] = _unit(sample[best].sum(axis=0))
     quantizer.reset()
     quantizer.add(centroids)
     return float(scores.mean())
-
-
-def _blur(centroids: Floats, sizes: Ints) -> None:
-    """Move the centroid of a list with few sample vectors half way to the nearest one of a list with enough."""
-    few, enough = np.flatnonzero(sizes < LEAST_IN_MEAN), np.flatnonzero(sizes >= LEAST_IN_MEAN)
-    if len(few) and len(enough):
-        nearest = enough[np.argmax(centroids[few] @ centroids[enough].T, axis=1)]
-        centroids[few] = _unit(centroids[few] + centroids[nearest])
 
 
 def _unit(vectors: Floats) -> Floats:

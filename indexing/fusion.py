@@ -7,10 +7,10 @@ segments they came from.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-from enrichment.errors import ConfigError
+from enrichment.errors import ConfigError, OperationError
 
 FusionMethod = Literal["rrf", "scores"]
 Row = TypeVar("Row", bound=Hashable)
@@ -78,12 +78,22 @@ class SearchOptions:
 
 
 def options_of(config: Mapping[str, Any]) -> SearchOptions:
-    """The `search` section of a snapshot's configuration; the defaults for one that is older than the section."""
-    return SearchOptions(**config.get("search", {}))
+    """The `search` section of a snapshot's configuration; the defaults for one that is older than the section.
+
+    Raises OperationError for one that is newer.
+    """
+    given: Mapping[str, Any] = config.get("search", {})
+    unknown = sorted(given.keys() - {field.name for field in fields(SearchOptions)})
+    if unknown:
+        raise OperationError(f"the snapshot's search section has {', '.join(unknown)}, which is newer; upgrade situate")
+    return SearchOptions(**given)
 
 
 def fused(dense: Mapping[Row, float], lexical: Mapping[Row, float], how: Fusion, depth: int) -> dict[Row, float]:
-    """Fused scores of all rows of two rankings that are `depth` rows deep, or shorter where no more rows match."""
+    """Fused scores of all rows of two rankings that are `depth` rows deep, or shorter where no more rows match; of one that
+    weighs nothing the rows do not count either.
+    """
+    dense, lexical = dense if how.dense_weight else {}, lexical if how.lexical_weight else {}
     if how.method == "rrf":
         return reciprocal_rank_fusion((dense, how.dense_weight), (lexical, how.lexical_weight))
     return weighted_scores(dense, lexical, how, depth)
@@ -92,8 +102,9 @@ def fused(dense: Mapping[Row, float], lexical: Mapping[Row, float], how: Fusion,
 def with_documents(
     scores: Mapping[Row, float], weight: float, document_of: Callable[[Row], Hashable]
 ) -> dict[Row, float]:
-    """The fused scores, each with `weight` x the mean of its document's OF_DOCUMENT best, above the lowest score of all: rows
-    of a document that answers in several places come before one that only looks alike. 0 changes nothing.
+    """The fused scores, each with `weight` x the mean of its document's OF_DOCUMENT best, above the lowest score of all. 0
+    changes nothing. A good row lifts the others of its document, and they hold it down if they are much worse than it; what is
+    alone in the rankings is the mean itself.
 
     After Callan, "Passage-Level Evidence in Document Retrieval", SIGIR 1994, which ranks documents by their passages' scores.
     """

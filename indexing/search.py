@@ -7,6 +7,7 @@ segment or in thirty give the same hits in the same order. A row with several ve
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,8 @@ from indexing.fusion import Fusion, fused, with_documents
 from indexing.lexical import LexicalIndex
 
 Mode = Literal["hybrid", "dense", "lexical"]
-FUSION_DEPTH = 100  # rows of each ranking that are fused: deeper ranks add less than 1/160 to a score
+FUSION_DEPTH = 100
+"""Rows of each ranking that are fused with each other; those that are deeper come behind them, if so many are wanted."""
 FILTERS_KEPT = 4
 """Filters that are remembered as what they leave out: 8 bytes for each row and each vector that they refuse."""
 
@@ -97,9 +99,20 @@ class Indexes:
         found = []
         rankings = zip(self._dense(queries, depth, left_out), self._lexical(queries, depth, left_out), strict=True)
         for dense, lexical in rankings:
-            scores = with_documents(fused(dense, lexical, how, depth), how.document_weight, self._document)
-            found.append(_hits(self._ranked(scores, k), dense, lexical))
+            found.append(_hits(self._fused(dense, lexical, how, k), dense, lexical))
         return found
+
+    def _fused(self, dense: Ranking, lexical: Ranking, how: Fusion, k: int) -> Ranking:
+        """The first hits do not depend on how many are wanted: no deeper row is among them, or lowers what its document is."""
+        one, other = (dict(islice(ranking.items(), FUSION_DEPTH)) for ranking in (dense, lexical))
+        scores = with_documents(fused(one, other, how, FUSION_DEPTH), how.document_weight, self._document)
+        first = self._ranked(scores, k)
+        if len(first) < k:
+            deeper = fused(dense, lexical, how, max(k, FUSION_DEPTH))
+            rest = self._ranked({row: score for row, score in deeper.items() if row not in first}, k - len(first))
+            lowest = min(first.values(), default=0.0)
+            first |= {row: min(score, lowest) for row, score in rest.items()}
+        return first
 
     def _document(self, row: Row) -> str:
         return self.order(*row)[0]

@@ -87,14 +87,14 @@ def reconcile(
 
 def replicas(facts: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], ...]:
     """Of each replica: the documents that it did, the seconds from its model's load to the last document of any replica, and
-    its busy share: the part of them in which it had a request in work.
+    its busy share: the part of them in which it had a request in work. Clocks of several machines may differ.
     """
     last_at = max((fact["last_at"] for fact in facts), default=0.0)
     return tuple(
         {
             "documents": int(fact["documents"]),
-            "seconds": round(last_at - fact["ready_at"], 2),
-            "busy": round(fact["busy_s"] / max(1e-9, last_at - fact["ready_at"]), 3),
+            "seconds": round(max(0.0, last_at - fact["ready_at"]), 2),
+            "busy": round(fact["busy_s"] / max(1e-9, fact["busy_s"], last_at - fact["ready_at"]), 3),
             "preemptions": int(fact["preemptions"]),
         }
         for fact in sorted(facts, key=lambda fact: fact["ready_at"])

@@ -4,8 +4,16 @@ import math
 
 import pytest
 
-from enrichment.errors import ConfigError
-from indexing.fusion import Fusion, SearchOptions, fused, options_of, reciprocal_rank_fusion, with_documents
+from enrichment.errors import ConfigError, OperationError
+from indexing.fusion import (
+    Fusion,
+    FusionMethod,
+    SearchOptions,
+    fused,
+    options_of,
+    reciprocal_rank_fusion,
+    with_documents,
+)
 
 DENSE = {5: 0.9, 6: 0.8, 7: 0.7}
 LEXICAL = {7: 12.0, 5: 6.0, 8: 3.0}
@@ -69,6 +77,13 @@ def test_without_a_weight_documents_change_nothing(scores: dict[int, float]) -> 
     assert with_documents({}, 0.5, lambda row: "one") == {}
 
 
+@pytest.mark.parametrize("method", ["rrf", "scores"])
+def test_rows_of_a_ranking_that_weighs_nothing_do_not_count(method: FusionMethod) -> None:
+    dense, lexical = {1: 0.9, 2: 0.8, 3: 0.7}, {2: 4.0, 4: 3.0}
+    assert list(fused(dense, lexical, Fusion(method, 0.0, 1.0), 5)) == [2, 4]
+    assert list(fused(dense, lexical, Fusion(method, 1.0, 0.0), 5)) == [1, 2, 3]
+
+
 def test_only_what_is_given_is_overridden() -> None:
     configured = Fusion("scores", 1.0, 0.5, 0.25)
     assert configured.overridden() == configured
@@ -98,3 +113,10 @@ def test_what_cannot_be_is_refused_by_its_key(options: dict[str, float], words: 
 def test_a_snapshot_older_than_the_section_has_the_defaults() -> None:
     assert options_of({}) == SearchOptions()
     assert options_of({"search": {"fusion": "scores"}}).fused_by == Fusion("scores")
+
+
+def test_a_snapshot_with_a_newer_section_is_refused_by_its_key() -> None:
+    with pytest.raises(
+        OperationError, match="the snapshot's search section has later, which is newer; upgrade situate"
+    ):
+        options_of({"search": {"fusion": "scores", "later": 1}})

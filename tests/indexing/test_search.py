@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from enrichment import rerank
@@ -14,7 +15,7 @@ from enrichment.rerank import RerankOptions
 from indexing.dense import DenseIndex
 from indexing.filters import Filter
 from indexing.fusion import Fusion
-from indexing.search import Mode
+from indexing.search import FUSION_DEPTH, Indexes, Mode
 from indexing.snapshot import Snapshot
 
 QUERIES = ["roof leaks", "tenant notice", "garden", "", "\ud800 roof", "roof leaks"]
@@ -131,3 +132,27 @@ def test_reranking_looks_deeper_than_k_and_keeps_all_scores(opened: Snapshot, cr
     assert [hit.rerank for hit in top] == sorted((hit.rerank for hit in deep), reverse=True)[:3]
     assert all(hit.lexical == hit.score and hit.rerank is not None for hit in top)
     assert all(hit.rerank is None for hit in hits_of(opened.search("the roof leaks", 3, "lexical")))
+
+
+@pytest.mark.parametrize(
+    "how", [Fusion(), Fusion("scores", 1.0, 0.5), Fusion("rrf", 1.0, 1.0, 0.5), Fusion("scores", 1.0, 0.5, 0.5)]
+)
+def test_how_many_hits_are_wanted_does_not_change_the_first_ones(how: Fusion) -> None:
+    """Rankings of 300 rows of 30 documents; weak rows of a document stand deep in one of them or in both."""
+    none: Any = None
+    indexes = Indexes([], none, none, [], {}, none, lambda segment, row: (f"{row % 30:02}", row), none)
+    random = np.random.default_rng(3)
+
+    def ranking(depth: int, order: Any, scores: Any) -> dict[tuple[int, int], float]:
+        return {(0, int(row)): float(score) for row, score in zip(order[:depth], scores[:depth], strict=True)}
+
+    both = [(random.permutation(400)[:300], np.sort(random.random(300))[::-1]) for _ in range(2)]
+
+    def found(k: int) -> list[tuple[tuple[int, int], float]]:
+        dense, lexical = (ranking(max(k, FUSION_DEPTH), *one) for one in both)
+        return list(indexes._fused(dense, lexical, how, k).items())
+
+    whole = found(300)
+    assert len(whole) == 300 and [score for _, score in whole] == sorted((s for _, s in whole), reverse=True)
+    for k in (1, 10, 100, 101, 150, 250):
+        assert found(k)[:100] == whole[: min(k, 100)] and len(found(k)) == k

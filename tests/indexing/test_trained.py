@@ -85,15 +85,14 @@ def test_what_is_fetched_is_what_was_stored(storage: Storage, tmp_path: Path) ->
 
 
 def test_the_last_iteration_puts_centroids_at_the_means_of_their_vectors() -> None:
-    """Two lists that begin off their middle; a third that nothing is near keeps a place half way to the nearest."""
-    sample = np.zeros((2 * dense_files.LEAST_IN_MEAN, 4), np.float32)
-    sample[::2, 0], sample[1::2, 1] = 1, 1
+    """Two lists that begin off their middle; a third, near a single vector, takes four more from the nearest of them."""
+    sample = np.zeros((2 * dense_files.LEAST_IN_MEAN + 1, 4), np.float32)
+    sample[:-1:2, 0], sample[1:-1:2, 1], sample[-1, 3] = 1, 1, -1
     quantizer = faiss.IndexFlatIP(4)
-    begun = np.array([[0.8, 0, 0.6, 0], [0, 0.8, 0, 0.6], [0, 0.28, 0, -0.96]], np.float32)
-    quantizer.add(begun)
-    assert dense_files._last_iteration(quantizer, sample) == pytest.approx(0.8)
-    between = np.array([0, 1.28, 0, -0.96]) / 1.6
-    np.testing.assert_allclose(quantizer.reconstruct_n(0, 3), [[1, 0, 0, 0], [0, 1, 0, 0], between], atol=1e-6)
+    quantizer.add(np.array([[0.8, 0, 0.6, 0], [0, 0.8, 0, 0.6], [0, 0.28, 0, -0.96]], np.float32))
+    assert dense_files._last_iteration(quantizer, sample) == pytest.approx((10 * 0.8 + 0.96) / 11)
+    few = np.array([0, 4, 0, -1]) / np.sqrt(17)
+    np.testing.assert_allclose(quantizer.reconstruct_n(0, 3), [[1, 0, 0, 0], [0, 1, 0, 0], few], atol=1e-6)
     assert quantizer.ntotal == 3
 
 
@@ -112,8 +111,12 @@ def test_no_centroid_is_the_vector_of_one_document(text: str, tmp_path: Path, mo
         index = dense_files.read_trained(dense_files.Trained(tmp_path / "trained", kind), 64)
         centroids = index.quantizer.reconstruct_n(0, 24)
         np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-4)
-        return float((sample[:48] @ centroids.T).max())
+        cosines = centroids @ centroids.T
+        mirrored = (
+            2 * cosines[:, :, None] * centroids[:, None] - centroids[None]
+        )  # of each in each: half of a sum of two
+        return float((sample[:48] @ np.concatenate([centroids, mirrored.reshape(-1, 64)]).T).max())
 
-    assert nearest() < 0.9
-    monkeypatch.setattr(dense_files, "_blur", lambda centroids, sizes: None)
+    assert nearest() < 0.95
+    monkeypatch.setattr(dense_files, "LEAST_IN_MEAN", 1)
     assert nearest() > 0.999, "else this test would say nothing"
