@@ -10,6 +10,7 @@ from typing import Any
 
 from indexing import windows
 from indexing.enriched_chunk import EnrichedChunk, enriched_chunk
+from indexing.fusion import Fusion
 from indexing.manifest import Manifest
 from indexing.passages import Passage
 from indexing.serving import Corpus
@@ -27,9 +28,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The same as `situate search --json` prints."""
+    """The same as `situate search --json` prints; `fusion` is null unless both indexes were asked."""
 
     snapshot: int
+    fusion: Fusion | None
     passages: tuple[Passage, ...]
 
 

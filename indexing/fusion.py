@@ -17,6 +17,7 @@ Row = TypeVar("Row", bound=Hashable)
 
 RANK_CONSTANT = 60
 """Of reciprocal rank fusion: Cormack, Clarke and Buettcher, SIGIR 2009."""
+MAX_WEIGHT = 1_000_000
 OF_DOCUMENT = 3
 """A document is as good as the mean of so many of its best rows, or of fewer where fewer were found."""
 
@@ -32,10 +33,18 @@ class Fusion:
 
     def __post_init__(self) -> None:
         for name in ("dense_weight", "lexical_weight", "document_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a number of at least 0")
+            if not 0 <= getattr(self, name) <= MAX_WEIGHT:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be a number from 0 to {MAX_WEIGHT:,}")
         if not self.dense_weight and not self.lexical_weight:
             raise ConfigError("dense_weight and lexical_weight are both 0; one must be above 0")
+
+    def asked(self, mode: str, *given: Any) -> "Fusion | None":
+        """`overridden` for a search of this mode; null for one that fuses nothing. Raises ConfigError if then any is given."""
+        if mode == "hybrid":
+            return self.overridden(*given)
+        if any(value is not None for value in given):
+            raise ConfigError(f"mode is {mode}, which fuses nothing; leave the fusion and its weights out")
+        return None
 
     def overridden(
         self,

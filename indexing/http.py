@@ -22,7 +22,7 @@ from indexing import answers
 from indexing.answers import Problem
 from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, WindowBy
 from indexing.filters import Filter, parse_pairs
-from indexing.fusion import Fusion, FusionMethod, options_of
+from indexing.fusion import MAX_WEIGHT, Fusion, FusionMethod, options_of
 from indexing.gate import Gate
 from indexing.metrics import CONTENT_TYPE, Metrics
 from indexing.search import Mode
@@ -45,7 +45,7 @@ _BUDGET = (
 Id = Annotated[str, Field(min_length=1, max_length=_MAX_ID, description="a document's id, slashes and all")]
 Window = Annotated[int, Field(ge=0, le=50, description="neighbouring chunks on each side")]
 Condition = Annotated[str, Field(max_length=2000)]
-Weight = Annotated[float | None, Field(ge=0, le=1e6, allow_inf_nan=False, description="in the fusion")]
+Weight = Annotated[float | None, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="in the fusion")]
 Within = Annotated[Literal["section"] | None, Field(description="stop windows at headings")]
 
 
@@ -83,13 +83,15 @@ class SearchParameters(_Parameters):
         return window
 
     def options(self, configured: Fusion) -> dict[str, Any]:
-        """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing."""
+        """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing here."""
         return {
             **self.model_dump(include=_AS_THEY_ARE),
             "budget": MAX_BUDGET if self.budget is None and self.expand == "parent" else self.budget,
             "within_section": self.within is not None,
             "filters": Filter(parse_pairs(self.where), self.title, self.id_prefix),
-            "fusion": configured.overridden(self.fusion, self.dense_weight, self.lexical_weight, self.document_weight),
+            "fusion": configured.asked(
+                self.mode, self.fusion, self.dense_weight, self.lexical_weight, self.document_weight
+            ),
         }
 
 
@@ -171,7 +173,8 @@ def _add_questions(app: FastAPI, corpus: Corpus, workers: Workers) -> None:
 
         def find() -> answers.SearchAnswer:
             with corpus.using(asked.mode) as snapshot:
-                return answers.SearchAnswer(snapshot.manifest.sequence, tuple(snapshot.search(asked.q, **options)))
+                passages = tuple(snapshot.search(asked.q, **options))
+                return answers.SearchAnswer(snapshot.manifest.sequence, options["fusion"], passages)
 
         return await answer(find)
 

@@ -16,7 +16,7 @@ from enrichment.errors import ConfigError
 from indexing import layout, manifest
 from indexing.manifest import Manifest
 from indexing.storage import open_storage
-from jobs import boilerplate, earlier_runs, flow, refresh, retries, stored_bytes
+from jobs import boilerplate, defaults, earlier_runs, flow, refresh, retries, stored_bytes
 from jobs.config import Config
 from jobs.counting import COUNTED, NUMBERS
 from jobs.difference import NOTHING_ASKED, Plan, unchanged
@@ -111,7 +111,7 @@ def estimate(
         sample=sample,
         documents=_documents(found),
         why=_why(found),
-        settings=_changed_settings(found, checked),
+        settings=_changed_settings(found, checked, config),
         chunks=_chunks(found, totals),
         tokens=tokens,
         embeddings={name: totals[name] for name in ("texts", "embedded", "split_rows")},
@@ -190,10 +190,13 @@ def _why(found: Plan) -> dict[str, int]:
     return counted | {"settings" if found.settings else "retried": again}
 
 
-def _changed_settings(found: Plan, checked: Checked) -> tuple[str, ...]:
+def _changed_settings(found: Plan, checked: Checked, config: Config) -> tuple[str, ...]:
+    """Those by which documents are done anew, and `search`, of which a change is published by itself."""
     before = found.previous.fingerprints if found.previous and found.settings else checked.fingerprints
     names = {*before, *checked.fingerprints}
-    return tuple(sorted(name for name in names if before.get(name) != checked.fingerprints.get(name)))
+    changed = {name for name in names if before.get(name) != checked.fingerprints.get(name)}
+    is_restated = found.previous is not None and defaults.restated(config, found.previous)
+    return tuple(sorted(changed | ({"search"} if is_restated else set())))
 
 
 def _chunks(found: Plan, totals: Mapping[str, int]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from enrichment.errors import ConfigError
@@ -21,8 +22,10 @@ def add_arguments(added: argparse.ArgumentParser) -> None:
     added.add_argument("--title", metavar="PART", help="a part of the title, in any case of letters")
     added.add_argument("--id-prefix", metavar="PREFIX", help="how the document's id begins")
     added.add_argument("--fusion", choices=["rrf", "scores"], help="of hybrid searches (default: the configured one)")
-    added.add_argument("--weights", nargs=2, type=float, metavar=("DENSE", "LEXICAL"), help="of fusion")
-    added.add_argument("--document-weight", type=float, metavar="W", help="of a hit's document in the fusion")
+    added.add_argument("--weights", nargs=2, type=float, metavar=("DENSE", "LEXICAL"), help="of fusion, 0 to 1,000,000")
+    added.add_argument(
+        "--document-weight", type=float, metavar="W", help="of the mean of a document's best hits, in hybrid searches"
+    )
     added.add_argument(
         "--rerank", metavar="MODEL", help="a cross-encoder, a directory or owner/name, orders the best hits"
     )
@@ -59,6 +62,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     filters = Filter(parse_pairs(options.where), options.title, options.id_prefix)
     rerank = RerankOptions(options.rerank, options.rerank_depth) if options.rerank else None
     corpus = serving.open(options.corpus)
+    fusion = _fusion(options, corpus.manifest.config)
     passages = corpus.search(
         options.query,
         options.k,
@@ -70,18 +74,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         expand=options.expand,
         **_of_runs(options),
         filters=filters,
-        fusion=_fusion(options, corpus.manifest.config),
+        fusion=fusion,
         rerank=rerank,
     )
-    return {"snapshot": corpus.manifest.sequence, "passages": [passage.as_dict() for passage in passages]}
+    return {
+        "snapshot": corpus.manifest.sequence,
+        "fusion": asdict(fusion) if fusion else None,
+        "passages": [passage.as_dict() for passage in passages],
+    }
 
 
 def _fusion(options: argparse.Namespace, config: Mapping[str, Any]) -> Any:
-    """As the corpus is configured, but for what is asked for."""
+    """As the corpus is configured, but for what is asked for; null for a search that fuses nothing."""
     from indexing.fusion import options_of
 
     dense, lexical = options.weights or (None, None)
-    return options_of(config).fused_by.overridden(options.fusion, dense, lexical, options.document_weight)
+    configured = options_of(config).fused_by
+    return configured.asked(options.mode, options.fusion, dense, lexical, options.document_weight)
 
 
 def _of_runs(options: argparse.Namespace) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def test_only_what_is_given_is_overridden() -> None:
     [
         ({"document_weight": -0.5}, "search.document_weight is -0.5"),
         ({"document_weight": math.nan}, "search.document_weight is nan"),
+        ({"document_weight": 1e308}, "search.document_weight is 1e+308; it must be a number from 0 to 1,000,000"),
         ({"dense_weight": -1.0}, "search.dense_weight is -1.0"),
         ({"lexical_weight": math.inf}, "search.lexical_weight is inf"),
         ({"lexical_weight": math.nan}, "search.lexical_weight is nan"),

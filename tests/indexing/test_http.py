@@ -84,6 +84,7 @@ def client_of(corpus: Corpus, token: str | None = None, limits: Limits | None = 
 def test_search_answers_what_the_command_prints(
     corpus: Corpus, client: TestClient, capsys: pytest.CaptureFixture[str], mode: str, more: dict[str, str]
 ) -> None:
+    more = {name: value for name, value in more.items() if mode == "hybrid" or name != "fusion"}
     flags = [text for name, value in more.items() for text in (f"--{name}", value)]
     assert cli.main(["search", corpus.storage.uri, "vinegar roof", "--mode", mode, *flags, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -206,6 +207,7 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ("/search?q=a&dense_weight=0&lexical_weight=0", 422, "one must be above 0"),
         ("/search?q=a&dense_weight=inf", 422, "dense_weight"),
         ("/search?q=a&document_weight=-1", 422, "document_weight"),
+        ("/search?q=a&document_weight=1&mode=dense", 422, "mode is dense, which fuses nothing"),
         ("/search?q=a&mode=best", 422, "mode is 'best'"),
         ("/search?q=a&within=page", 422, "within is 'page'"),
         ("/search?q=a&windows=1", 422, "windows is no parameter"),

@@ -89,6 +89,16 @@ def test_a_changed_setting_is_named_with_what_it_costs(
     agree(found, nights.refresh(**settings))
 
 
+def test_another_way_to_search_is_named_and_published_without_work(nights: Any) -> None:
+    nights.write(a=text("a", "One.", "Two."))
+    nights.refresh()
+    assert planned(nights).settings == () and not nights.refresh().published
+    settings = {"search": {"document_weight": 0.5}}
+    found = planned(nights, **settings)
+    assert found.settings == ("search",) and found.documents["work"] == 0
+    assert nights.refresh(**settings).published and planned(nights, **settings).settings == ()
+
+
 def test_oversized_documents_and_long_texts_are_counted(nights: Any) -> None:
     long = " ".join(f"Sentence {number} says what is so and why it is so, at length." for number in range(200))
     nights.write(long=text("long", long), short=text("short", *RULES), wide=text("wide", "word " * 400 + ".", *RULES))
