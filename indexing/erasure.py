@@ -57,14 +57,15 @@ def snapshots(storage: Storage) -> Iterator[Manifest]:
 def _rewrite(storage: Storage, segment: SegmentEntry, snapshot: Manifest, document_id: str) -> Rewritten:
     with disk.temporary("situate-erasure-") as work:
         paths = {name: _fetched(storage, segment, name, work) for name in compaction.REWRITTEN_FROM}
-        documents = tables.read(paths[layout.DOCUMENTS], tables.DOCUMENTS)
-        rows = tables.read(paths[layout.ROWS], tables.ROWS).select(["document_id", "status", "reason"])
+        listed = ["id", "status", "first_row", "num_rows"]
+        documents = tables.read(paths[layout.DOCUMENTS], tables.DOCUMENTS, listed)
+        rows = tables.read(paths[layout.ROWS], tables.ROWS, ["document_id", "status", "reason"])
         gone = Dead(*(pc.equal(ids, document_id).to_numpy() for ids in (documents["id"], rows["document_id"])))
         entry = None
         if not gone.documents.all():
             left = compaction.part(paths, gone, snapshot.dimension)
             entry = _build(storage, left, snapshot)
-    removed = documents.filter(pa.array(gone.documents)).select(["status", "first_row", "num_rows"])
+    removed = documents.filter(pa.array(gone.documents)).drop_columns(["id"])
     lost = rows.filter(pa.array(gone.rows))
     statuses = zip(lost["status"].to_pylist(), lost["reason"].to_pylist(), strict=True)
     return Rewritten(entry, ~gone.documents, ~gone.rows, removed, tuple(statuses))

@@ -107,8 +107,8 @@ class Indexes:
         one, other = (dict(islice(ranking.items(), FUSION_DEPTH)) for ranking in (dense, lexical))
         scores = with_documents(fused(one, other, how, FUSION_DEPTH), how.document_weight, self._document)
         first = self._ranked(scores, k)
-        if len(first) < k:
-            deeper = fused(dense, lexical, how, max(k, FUSION_DEPTH))
+        if k > FUSION_DEPTH:
+            deeper = fused(dense, lexical, how, k)
             rest = self._ranked({row: score for row, score in deeper.items() if row not in first}, k - len(first))
             lowest = min(first.values(), default=0.0)
             first |= {row: min(score, lowest) for row, score in rest.items()}

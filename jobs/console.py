@@ -146,7 +146,7 @@ def planned(record: Record) -> RenderableType:
 def passages(record: Record, query: str) -> RenderableType:
     """Search results: original text, with context and heading path beside it."""
     if not record["passages"]:
-        return Text(f"nothing in snapshot {record['snapshot']} matches, or fits into a --budget")
+        return Text(f"nothing in snapshot {record['snapshot']} matches, or nothing that fits into --budget")
     panels = []
     for rank, passage in enumerate(record["passages"], 1):
         hits = []
