@@ -22,7 +22,7 @@ from enrichment.engine import Completion, Engine, PromptRefusedError, Sampling, 
 from enrichment.extraction import Extraction
 from enrichment.guards import Judgement
 from enrichment.needs import STANDS_ALONE, needs
-from enrichment.recipe import AskOnce, Given, Questions, Recipe, Verdict
+from enrichment.recipe import IN_OWN_WORDS, AskOnce, Given, Penalties, Questions, Recipe, Verdict
 from enrichment.records import Chunk, Context, Document, DocumentId, Heading, Span, Status
 from enrichment.scopes import Scope
 from enrichment.strategies import UNGROUNDED, ContextOptions, Outcome, Tokens, Ungrounded, skipped
@@ -30,7 +30,6 @@ from enrichment.tokens import Encoding
 
 ALWAYS = "always"  # the rule by which all chunks are asked about
 _NEEDED = "needed: "
-RETRY_PENALTY = 1.3  # a refused output is most often a loop or a list without end: press harder against both
 _PROMPTS_REMEMBERED = 10_000  # documents of one size, and so all copies of one, are worked on soon after each other
 
 
@@ -66,8 +65,7 @@ class Generation:
         self.admission = Admission(engine.capacity)
         self._recipe = recipe
         self._options = options
-        first = Sampling(max_tokens=options.max_output_tokens)
-        self._samplings = (first, replace(first, repetition_penalty=RETRY_PENALTY, urgent=True))[:attempts]
+        self._attempts = attempts
         self._max_prompt_tokens = max_model_len - options.max_output_tokens
         self._block_tokens = block_tokens
         self._model_fingerprint = model_fingerprint
@@ -96,7 +94,7 @@ class Generation:
 
         async def ask_once(prompt: np.ndarray, judge: Verdict) -> str | None:
             async with self.admission.scope(len(prompt), self._options.max_output_tokens, 1), self.admission.request():
-                once.append(await self._answer(document, prompt, judge))
+                once.append(await self._answer(document, prompt, judge, IN_OWN_WORDS))
             return once[-1].context.text
 
         found = await ask_once(*self._extraction.question(given)) if self._extraction else None
@@ -174,15 +172,17 @@ class Generation:
     async def _one(self, work: Questions, scope: Scope, chunk: Chunk, held: Held) -> Answer:
         async with self.admission.request():
             about = None if work.is_one else chunk  # what an older version has for one chunk is not for all of them
-            answer = await self._answer(work.document, work.prompt(scope, chunk), work.judge(chunk), about)
+            prompt, judge = work.prompt(scope, chunk), work.judge(chunk)
+            answer = await self._answer(work.document, prompt, judge, work.penalties, about)
         held.finished_one()
         return answer
 
     async def _answer(
-        self, document: Document, prompt: np.ndarray, judge: Verdict, chunk: Chunk | None = None
+        self, document: Document, prompt: np.ndarray, judge: Verdict, penalties: Penalties, chunk: Chunk | None = None
     ) -> Answer:
         """What is known already, else what the model writes. What a prompt is about, if not a chunk, is the document."""
-        key = self._key(prompt)
+        samplings = self._samplings(penalties)
+        key = self._key(prompt, samplings[0])
         if (kept := self._kept.get((document.id, key))) is not None:
             return kept
         if key in self._paid:
@@ -192,7 +192,7 @@ class Generation:
         while (asked := self._asked.get(key)) is not None:
             if (context := await asyncio.shield(asked)) is not None:
                 return Answer(self._judged_again(context, judge), False, Tokens())
-        answer = await self._asking(key, self._ask(prompt, key, judge))
+        answer = await self._asking(key, self._ask(prompt, key, judge, samplings))
         if answer.generated:
             self._kept[document.id, key] = answer
             self._done(document, answer.context)
@@ -213,12 +213,12 @@ class Generation:
             self._asked.popitem(last=False)
         return answer
 
-    async def _ask(self, prompt: np.ndarray, key: bytes, judge: Verdict) -> Answer:
+    async def _ask(self, prompt: np.ndarray, key: bytes, judge: Verdict, samplings: Sequence[Sampling]) -> Answer:
         ids = prompt.tolist()
         attempts: list[Completion] = []
         before, self._last = self._last, prompt
         judgement, output = Judgement(None, None), ""
-        for sampling in self._samplings:
+        for sampling in samplings:
             try:
                 attempts.append(await self._engine.generate(ids, sampling, judge.enough))
             except PromptRefusedError as error:
@@ -249,8 +249,12 @@ class Generation:
         text, status, reason = _verdict(_under(self._options.ungrounded, judge(paid.output)))
         return replace(paid, text=text, status=status, reason=reason)
 
-    def _key(self, ids: np.ndarray) -> bytes:
-        total = hashlib.sha256(f"{self._model_fingerprint}\0{self._samplings[0]!r}\0".encode())
+    def _samplings(self, penalties: Penalties) -> Sequence[Sampling]:
+        first = Sampling(self._options.max_output_tokens, penalties.first)
+        return (first, replace(first, repetition_penalty=penalties.second, urgent=True))[: self._attempts]
+
+    def _key(self, ids: np.ndarray, sampling: Sampling) -> bytes:
+        total = hashlib.sha256(f"{self._model_fingerprint}\0{sampling!r}\0".encode())
         total.update(ids.astype("<i8").tobytes())
         return total.digest()
 

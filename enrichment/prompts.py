@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from enrichment.guards import Judge
-from enrichment.recipe import AskOnce, Given, Verdict
+from enrichment.recipe import IN_OWN_WORDS, AskOnce, Given, Verdict
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.scopes import Scope, scopes
 from enrichment.tokens import Encoding, Tokenizer
@@ -157,6 +157,7 @@ class DocumentPrompts:
     """One document's prompts. `longest_suffix` and `around` (the prefix and the longest suffix) are in tokens."""
 
     is_one = False
+    penalties = IN_OWN_WORDS
 
     def __init__(
         self,

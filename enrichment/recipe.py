@@ -5,7 +5,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,6 +25,17 @@ class Verdict(Protocol):
         """Whether a growing output holds all that will be kept of it."""
 
 
+class Penalties(NamedTuple):
+    """Repetition penalties of the first and the second attempt: over the tokens of prompt and output alike; 1 is none."""
+
+    first: float
+    second: float
+
+
+# A refused output is most often a loop or a list without end: the second attempt presses harder against both.
+IN_OWN_WORDS = Penalties(1.1, 1.3)
+
+
 class Questions(Protocol):
     """The prompts about one document's chunks, each built when it is asked for."""
 
@@ -33,6 +44,7 @@ class Questions(Protocol):
     """Tokens of a prompt behind what it shares with its scope's others, at most."""
     is_one: bool
     """Whether all chunks have the same prompt, which is then asked for the first of them alone."""
+    penalties: Penalties
 
     def scopes(self, max_tokens: int) -> list[Scope]:
         """The document's chunks in runs whose prompts share a prefix and are no longer than `max_tokens`."""

@@ -1,8 +1,9 @@
 """Model output -> a chunk's rewrite, or the reason why it is refused.
 
-Kept are the complete sentences of the output, on one line. They must say what the chunk says: most of its words and numbers,
-at no more than three times its length, nothing that stands word for word in another passage alone, and no one speaking who
-does not speak in the chunk. The form is judged as a context's is, but for URLs and marks that the chunk itself has.
+Kept are the complete sentences of the output, on one line, up to one that is said again or asks for the passage in our words:
+a small model has said what it can and goes round. They must say what the chunk says: most of its words and numbers, at no
+more than three times its length, nothing that stands word for word in another passage alone, and no one speaking who does
+not speak in the chunk. The form is judged as a context's is, but for URLs and marks that the chunk itself has.
 
 Limits: words are compared by their first letters, not by sense; a fluent rewrite with a wrong name from the document passes.
 """
@@ -20,6 +21,7 @@ from enrichment.hashes import HashSet
 
 _MOST_TIMES_LONGER = 3  # names in the place of pronouns double a text at most; the third time is for what is short
 _MORE = 200  # characters that any rewrite may have besides
+_SAID_AGAIN = 60  # characters word for word: ten words or more, longer than what names and set phrases repeat
 _LEAST_KEPT = 0.6  # of the chunk's different words and numbers; synonyms and inflections take the rest
 _MOST_TIMES = 2  # that eight words on end may be there: a name that is put for every pronoun is shorter
 # Numbers, words of four letters or more, and single characters of scripts that do not part words.
@@ -38,7 +40,7 @@ class RewriteJudge:
     def __call__(self, output: str) -> Judgement:
         if thinks_aloud(output):
             return Judgement(None, "reasoning")
-        kept = complete_sentences(" ".join(output.split()))
+        kept = self._up_to_a_turn(complete_sentences(" ".join(output.split())))
         if not kept:
             return Judgement(None, "no_sentence" if output.strip() else "empty")
         text = " ".join(kept)
@@ -48,19 +50,28 @@ class RewriteJudge:
         return Judgement(text, None, self._grounding.ungrounded(kept))
 
     def enough(self, output: str) -> bool:
-        """Whether it is too long already."""
-        return len(output) > self._most_characters
+        """Whether it is too long already, or says its last words for the second time where the chunk does not."""
+        last = output[-_SAID_AGAIN:]
+        goes_round = len(last) == _SAID_AGAIN and output.find(last) < len(output) - _SAID_AGAIN
+        return len(output) > self._most_characters or (goes_round and self._chunk.find(last) == self._chunk.rfind(last))
 
     @property
     def _most_characters(self) -> int:
         return _MOST_TIMES_LONGER * len(self._chunk) + _MORE
+
+    def _up_to_a_turn(self, said: Sequence[str]) -> Sequence[str]:
+        """The sentences before the first that was there already or has our own words; one at least, to be judged."""
+        for number, sentence in enumerate(said):
+            if number and (sentence in said[:number] or repeats([sentence], self._own_words)):
+                return said[:number]
+        return said
 
     def _fault(self, kept: Sequence[str], text: str) -> str | None:
         """How the rewrite fails the chunk."""
         found = runs(words_of(text)).tolist()
         if repeats(kept, self._own_words):
             return "echo"
-        if len(set(kept)) < len(kept) or max(Counter(found).values(), default=0) > _MOST_TIMES:
+        if max(Counter(found).values(), default=0) > _MOST_TIMES:
             return "loop"
         if len(text) > self._most_characters:
             return "too_long"

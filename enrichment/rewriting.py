@@ -17,14 +17,14 @@ from enrichment.grounding import Grounding
 from enrichment.guards import grounding
 from enrichment.materials import Materials
 from enrichment.prompts import end_token, first_token, name_lines, under_heading
-from enrichment.recipe import AskOnce, Given, Verdict
+from enrichment.recipe import AskOnce, Given, Penalties, Verdict
 from enrichment.records import Chunk, Span
 from enrichment.rewrite_judge import RewriteJudge
 from enrichment.scopes import Scope
 from enrichment.strategies import NEIGHBORHOOD, SEMANTIC, ContextOptions
 from enrichment.summary import Summary
 
-VERSION = 2
+VERSION = 3
 _INSTRUCTIONS = (
     "You are given passages of one document. One of them is to be said again so that a reader understands it without the"
     " others. Write in the third person. Put the name in the place of every pronoun and of every common noun such as"
@@ -84,6 +84,9 @@ class DocumentRewrites:
     """One document's prompts: all of its chunks share what stands before the other passages."""
 
     is_one = False
+    # None at first: a penalty is also one on the passage's own words, which are wanted again. It had a small model write
+    # "we" for "they" and half the names; the second attempt needs some, since most that are refused are loops.
+    penalties = Penalties(1.0, 1.1)
 
     def __init__(self, recipe: Rewriting, given: Given, wanted: Sequence[Sequence[int]], told: str | None) -> None:
         self.document = given.document

@@ -10,7 +10,7 @@ import numpy as np
 from enrichment.guards import Judge
 from enrichment.materials import Materials
 from enrichment.prompts import ChatTemplate
-from enrichment.recipe import AskOnce, Given, Verdict
+from enrichment.recipe import IN_OWN_WORDS, AskOnce, Given, Verdict
 from enrichment.records import Chunk, Span
 from enrichment.scopes import Scope
 from enrichment.tokens import Tokenizer
@@ -58,6 +58,7 @@ class OneQuestion:
 
     longest_suffix = 0
     is_one = True
+    penalties = IN_OWN_WORDS
 
     def __init__(self, given: Given, prompt: np.ndarray, judge: Verdict, read: Span) -> None:
         self.document = given.document

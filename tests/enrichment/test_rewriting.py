@@ -210,9 +210,8 @@ def test_a_good_rewrite_is_kept_on_one_line_without_what_was_cut_off() -> None:
         (GOOD.replace("notice", "**notice**"), "markup"),
         ("I am sorry, but I cannot help with that.", "refusal"),
         ("Our " + GOOD[0].lower() + GOOD[1:], "first_person"),
-        (GOOD + " " + GOOD, "loop"),
         (" ".join(f"{rule}, {GOOD[0].lower()}{GOOD[1:]}" for rule in ("As a rule", "In winter", "In summer")), "loop"),
-        (GOOD + " " + OWN[0], "echo"),
+        (OWN[0] + " " + GOOD, "echo"),
         ("The document is about a mill.", "lost_content"),
         ("The company gives notice of this in writing.", "lost_content"),
         (f"{GOOD} {NEIGHBOUR}", "foreign_content"),
@@ -221,6 +220,11 @@ def test_a_good_rewrite_is_kept_on_one_line_without_what_was_cut_off() -> None:
 )
 def test_what_is_no_rewrite_is_refused_with_its_reason(output: str, reason: str) -> None:
     assert judged(output) == (None, reason, ())
+
+
+@pytest.mark.parametrize("turn", [GOOD, OWN[0], f"{OWN[0]} Thirty new words follow."])
+def test_a_good_rewrite_is_kept_up_to_where_it_begins_again(turn: str) -> None:
+    assert judged(f"{GOOD} {turn} {NEIGHBOUR}") == (GOOD, None, ())
 
 
 def test_a_chunk_may_be_given_back_as_it_is_and_speak_in_the_first_person_if_it_does() -> None:
@@ -247,4 +251,13 @@ def test_a_chunk_of_short_words_is_compared_by_these() -> None:
 
 def test_an_output_is_stopped_when_it_is_too_long() -> None:
     judge = RewriteJudge(CHUNK, (), OWN, Grounding((CHUNK,), frozenset()))
-    assert not judge.enough(GOOD) and judge.enough(GOOD * 6)
+    assert not judge.enough(GOOD) and judge.enough(GOOD + " ".join(f"Detail {n} is told." for n in range(40)))
+
+
+def test_an_output_is_stopped_when_it_goes_round_unless_the_chunk_does() -> None:
+    begun = f"{GOOD} {GOOD[:59]}"
+    for chunk, ends in ((CHUNK, True), (CHUNK + GOOD, True), (f"{GOOD} {GOOD}", False)):
+        judge = RewriteJudge(chunk, (), OWN, Grounding((chunk,), frozenset()))
+        assert not judge.enough(begun) and judge.enough(begun + GOOD[59]) == ends
+    ruler = RewriteJudge("-" * 61, (), OWN, Grounding(("-" * 61,), frozenset()))
+    assert not ruler.enough("-" * 61)

@@ -15,7 +15,10 @@ from enrichment.errors import ConfigError, OperationError
 from enrichment.fake_engine import FakeEngine
 from enrichment.generation import Generation
 from enrichment.headings import headings
+from enrichment.materials import Materials
 from enrichment.prompts import PLAIN_CHAT, PromptKind, Prompts, chat_template
+from enrichment.recipe import Recipe
+from enrichment.recipes import recipe
 from enrichment.records import Chunk, Context, Document, DocumentId, Span, Status
 from enrichment.scopes import scopes
 from enrichment.situating import WORDING
@@ -57,13 +60,14 @@ class Maker:
         block_tokens: int = 32,
         fingerprint: str = "model",
         tokenizer: Tokenizer | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
         chat = PLAIN_CHAT if tokenizer is None else chat_template(str(models.resolve("smollm2-135m-instruct")))
         self.engine = engine or FakeEngine(max_model_len, block_tokens)
         self.generation = Generation(
             self.engine,
-            Prompts(self.tokenizer, chat, kind, WORDING),
+            recipe or Prompts(self.tokenizer, chat, kind, WORDING),
             options or ContextOptions(),
             max_model_len,
             block_tokens,
@@ -214,6 +218,16 @@ def test_a_refused_answer_is_asked_for_once_more_with_the_same_prompt_and_other_
     assert (retried.prompt_tokens, retried.cached_tokens) == (2 * len(engine.prompts[1]), 3)
     assert retried.output_tokens == 14
     assert outcome.tokens.retries == len(engine.prompts[1]) - 3
+
+
+@pytest.mark.parametrize(("strategy", "penalties"), [("neighborhood", {1.0, 1.1}), ("situate", {1.1, 1.3})])
+def test_only_what_is_said_again_is_not_penalised_for_the_words_of_the_prompt(
+    strategy: str, penalties: set[float]
+) -> None:
+    engine, options = Scripted([""]), ContextOptions(strategy)
+    made = Maker(engine, options=options, recipe=recipe(Materials(FakeTokenizer(), PLAIN_CHAT, options)))
+    assert made.run(document(3)).contexts[0].attempts == 2
+    assert {sampling.repetition_penalty for sampling in engine.samplings} == penalties
 
 
 @pytest.mark.parametrize(
