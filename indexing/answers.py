@@ -10,6 +10,7 @@ from typing import Any
 
 from indexing import windows
 from indexing.enriched_chunk import EnrichedChunk, enriched_chunk
+from indexing.expansion import Expansion
 from indexing.fusion import Fusion
 from indexing.manifest import Manifest
 from indexing.passages import Passage
@@ -84,7 +85,7 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True)
 class WindowRecord:
-    """A chunk with its neighbours, chunks `first` to `last`."""
+    """A chunk with what is around it; whole in it are chunks `first` to `last`."""
 
     start: int
     end: int
@@ -145,16 +146,13 @@ def document(corpus: Corpus, document_id: str, with_text: bool) -> DocumentAnswe
         return DocumentAnswer(snapshot.manifest.sequence, _document(snapshot, document_id), text)
 
 
-def chunk(corpus: Corpus, document_id: str, index: int, window: int, within_section: bool) -> ChunkAnswer:
+def chunk(corpus: Corpus, document_id: str, index: int, how: Expansion) -> ChunkAnswer:
     """Raises ConfigError for a chunk that the document does not have, too."""
     with corpus.using() as snapshot:
+        span, text = snapshot.window(document_id, index, how)
         found, rows = _document(snapshot, document_id), snapshot.rows(document_id)
-        windows.check_chunk(document_id, len(rows), index)
-        span = windows.widen(windows.neighbours(rows), index, window, within_section)
-        covered = windows.inside(rows, span)
-        text = snapshot.original(document_id, windows.bytes_of(covered))
-        numbers = [row["chunk_index"] for row in covered]
-        record = WindowRecord(*span, min(numbers), max(numbers), text)
+        numbers = [row["chunk_index"] for row in windows.inside(rows, span)]
+        record = WindowRecord(span.start, span.end, min(numbers), max(numbers), text)
         return ChunkAnswer(snapshot.manifest.sequence, found, _chunks(snapshot, document_id, [rows[index]])[0], record)
 
 

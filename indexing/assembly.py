@@ -45,6 +45,16 @@ def assembled(
     ]
 
 
+def around(
+    documents: Documents, owner: Owner, index: int, how: Expansion, tokenizer: Callable[[], Tokenizer]
+) -> tuple[Span, str]:
+    """The window of one chunk, by number, of a document, and its text."""
+    excerpts = Excerpts(documents, [owner])
+    ((span,),) = _windows(excerpts, [Place(0, index)], how, tokenizer)
+    excerpts.read([(0, span)])
+    return span, excerpts.text(0, span)
+
+
 def _around_each(
     excerpts: Excerpts,
     places: Sequence[Place],

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from enrichment.errors import ConfigError, OperationError
+from indexing.analyzers import SNOWBALL, Stopwords, check_stopwords
 
 FusionMethod = Literal["rrf", "scores"]
 Row = TypeVar("Row", bound=Hashable)
@@ -69,6 +70,7 @@ class SearchOptions:
     document_weight: float = 0.0
     bm25_k1: float = 0.9
     bm25_b: float = 0.4
+    stopwords: Stopwords = SNOWBALL
 
     def __post_init__(self) -> None:
         try:
@@ -79,6 +81,7 @@ class SearchOptions:
             raise ConfigError(f"search.bm25_k1 is {self.bm25_k1}; it must be a number of at least 0")
         if not 0 <= self.bm25_b <= 1:
             raise ConfigError(f"search.bm25_b is {self.bm25_b}; it must be a number from 0 to 1")
+        check_stopwords(self.stopwords)
 
     @property
     def fused_by(self) -> Fusion:

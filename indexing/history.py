@@ -61,7 +61,9 @@ def load(storage: Storage, sequence: int) -> Manifest:
 
 
 def diff(storage: Storage, before: int, after: int) -> dict[str, Any]:
-    """What changed from one snapshot to another: documents by id, counts and fingerprints as [before, after] pairs."""
+    """What changed from one snapshot to another: documents by id; counts, settings and fingerprints as
+    [before, after] pairs.
+    """
     old, new = load(storage, before), load(storage, after)
     left, right = _documents(storage, old, new), _documents(storage, new, old)
     return {
@@ -74,6 +76,7 @@ def diff(storage: Storage, before: int, after: int) -> dict[str, Any]:
             name: _pairs(old.counts.get(name, {}), new.counts.get(name, {}))
             for name in sorted(old.counts.keys() | new.counts.keys())
         },
+        "settings": _pairs(_flat(old.config), _flat(new.config)),
         "fingerprints": _pairs(old.fingerprints, new.fingerprints),
     }
 
@@ -89,6 +92,15 @@ def _documents(storage: Storage, snapshot: Manifest, other: Manifest) -> dict[st
         for row in batch.to_pylist()
         if row["status"] != "quarantined"
     }
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the names that `--vary` gives them: `context.prompt`."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = _flat(value) if isinstance(value, Mapping) else {}
+        found |= {f"{name}.{key}": each for key, each in inner.items()} or {name: value}
+    return found
 
 
 def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:

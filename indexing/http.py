@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from enrichment.errors import ConfigError, OperationError
 from indexing import answers
 from indexing.answers import Problem
-from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, WindowBy
+from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, Expansion, WindowBy
 from indexing.filters import Filter, parse_pairs
 from indexing.fusion import MAX_WEIGHT, Fusion, FusionMethod, options_of
 from indexing.gate import Gate
@@ -37,15 +37,26 @@ _WIDEST: dict[WindowBy, int] = {"chunks": 50, "characters": 20_000, "tokens": 40
 _AS_THEY_ARE = {"k", "mode", "expand", "window", "window_by", "run_penalty", "run_length"}
 _NOT_THERE = {"/document", "/chunk", "/chunks"}  # routes whose ConfigError is about what the snapshot holds
 
+
 _EXPAND = "what a hit becomes: its window, the smallest section around it, or a run of relevant chunks"
 _WINDOW = f"that many on each side of a hit; at most {', '.join(f'{most} {name}' for name, most in _WIDEST.items())}"
 _BUDGET = (
     f"most code points of text in all; for parents {MAX_BUDGET} if none is given, since one may be a whole document"
 )
+
+
+def _limited(window: int, others: ValidationInfo) -> int:
+    by = others.data.get("window_by", "characters")  # absent if it is none that there is: that is then what is said
+    if window > _WIDEST[by]:
+        raise PydanticCustomError("window", "Input should be at most {most} {by}", {"most": _WIDEST[by], "by": by})
+    return window
+
+
 Id = Annotated[str, Field(min_length=1, max_length=_MAX_ID, description="a document's id, slashes and all")]
-Window = Annotated[int, Field(ge=0, le=50, description="neighbouring chunks on each side")]
 Condition = Annotated[str, Field(max_length=2000)]
 Weight = Annotated[float | None, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="in the fusion")]
+WindowedBy = Annotated[WindowBy, Field(description="what `window` counts; tokens are the embedder's")]
+Window = Annotated[int, Field(ge=0, description=_WINDOW), AfterValidator(_limited)]
 Within = Annotated[Literal["section"] | None, Field(description="stop windows at headings")]
 
 
@@ -60,8 +71,8 @@ class SearchParameters(_Parameters):
     k: int = Field(5, ge=1, le=100, description="hits, before neighbours merge")
     mode: Mode = "hybrid"
     expand: Expand = Field("window", description=_EXPAND)
-    window_by: WindowBy = Field("chunks", description="what `window` counts; tokens are the embedder's")
-    window: int = Field(0, ge=0, description=_WINDOW)
+    window_by: WindowedBy = "chunks"
+    window: Window = 0
     within: Within = None
     run_penalty: float = Field(RUN_PENALTY, ge=0, le=1, description="what each chunk of a run costs it; of expand=run")
     run_length: int = Field(RUN_LENGTH, ge=1, le=100, description="most chunks of a run; of expand=run")
@@ -73,14 +84,6 @@ class SearchParameters(_Parameters):
     dense_weight: Weight = None
     lexical_weight: Weight = None
     document_weight: Weight = None
-
-    @field_validator("window")
-    @classmethod
-    def _limited(cls, window: int, others: ValidationInfo) -> int:
-        by = others.data.get("window_by", "characters")  # absent if it is none that there is: that is then what is said
-        if window > _WIDEST[by]:
-            raise PydanticCustomError("window", "Input should be at most {most} {by}", {"most": _WIDEST[by], "by": by})
-        return window
 
     def options(self, configured: Fusion) -> dict[str, Any]:
         """What `Snapshot.search` takes besides the question. Raises ConfigError for weights that say nothing here."""
@@ -107,6 +110,7 @@ class ChunkParameters(_Parameters):
 
     id: Id
     index: int = Field(ge=0, le=2**31 - 1, description="chunks count from 0")
+    window_by: WindowedBy = "chunks"
     window: Window = 0
     within: Within = None
 
@@ -186,8 +190,8 @@ def _add_questions(app: FastAPI, corpus: Corpus, workers: Workers) -> None:
     @app.get("/chunk", response_model=answers.ChunkAnswer, responses=missing)
     async def chunk(asked: Annotated[ChunkParameters, Query()]) -> Response:
         """A chunk before and after, in its window."""
-        within_section = asked.within is not None
-        return await answer(lambda: answers.chunk(corpus, asked.id, asked.index, asked.window, within_section))
+        how = Expansion("window", asked.window, asked.window_by, asked.within is not None)
+        return await answer(lambda: answers.chunk(corpus, asked.id, asked.index, how))
 
     @app.get("/chunks", response_model=answers.ChunksAnswer, responses=missing)
     async def chunks(asked: Annotated[ChunksParameters, Query()]) -> Response:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enrichment.errors import OperationError
-from indexing.analyzers import QueryAnalyzer, check_language
+from indexing.analyzers import SNOWBALL, QueryAnalyzer, Stopwords, check_language
 from indexing.jvm import in_jvm, java_class, live_rows_reader
 from indexing.lexical_build import FIELD
 
@@ -51,8 +51,10 @@ class LexicalIndex:
     """The open lexical indexes of several segments, searched as one. Any number of threads may search: they take turns
     (see `jvm`). The methods without a leading underscore enter the JVM's thread, the others are in it."""
 
-    def __init__(self, segments: Sequence[_Segment], language: str, k1: float, b: float, resources: ExitStack) -> None:
-        self._analyzer = QueryAnalyzer(language)
+    def __init__(
+        self, segments: Sequence[_Segment], analyzer: QueryAnalyzer, k1: float, b: float, resources: ExitStack
+    ) -> None:
+        self._analyzer = analyzer
         self._similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b)
         self._segments = [segment for segment in segments if segment.num_rows]
         self._bases = [segment.base for segment in self._segments]
@@ -63,11 +65,16 @@ class LexicalIndex:
 
     @classmethod
     def open(
-        cls, directories: Sequence[tuple[str, Path]], language: str, k1: float = 0.9, b: float = 0.4
+        cls,
+        directories: Sequence[tuple[str, Path]],
+        language: str,
+        k1: float = 0.9,
+        b: float = 0.4,
+        stopwords: Stopwords = SNOWBALL,
     ) -> "LexicalIndex":
         """Open (segment id, directory) pairs. Raises OperationError for a directory that is not that segment's."""
         check_language(language)
-        return in_jvm(lambda: cls._open(directories, language, k1, b))
+        return in_jvm(lambda: cls._open(directories, QueryAnalyzer(language, stopwords), k1, b))
 
     def search(self, query: str, k: int, dead: Dead | None = None) -> list[LexicalHit]:
         """The k best live rows by BM25, best first, and every row that ties with the k-th; none for an empty query.
@@ -82,13 +89,15 @@ class LexicalIndex:
         in_jvm(self._resources.close)
 
     @classmethod
-    def _open(cls, directories: Sequence[tuple[str, Path]], language: str, k1: float, b: float) -> "LexicalIndex":
+    def _open(
+        cls, directories: Sequence[tuple[str, Path]], analyzer: QueryAnalyzer, k1: float, b: float
+    ) -> "LexicalIndex":
         with ExitStack() as resources:
             segments: list[_Segment] = []
             for segment_id, directory in directories:
                 base = segments[-1].base + segments[-1].num_rows if segments else 0
                 segments.append(_open_segment(segment_id, directory, base, resources))
-            return cls(segments, language, k1, b, resources.pop_all())
+            return cls(segments, analyzer, k1, b, resources.pop_all())
 
     def _search(self, query: str, k: int, dead: Dead) -> list[LexicalHit]:
         """Fetch one row more than k, and four times as many until the score drops below the k-th."""

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from enrichment.errors import OperationError
+from enrichment.records import Span
 from indexing import layout, manifest
+from indexing.expansion import Expansion
 from indexing.local_files import LocalFiles
 from indexing.manifest import Manifest
 from indexing.passages import Passage
@@ -81,6 +83,11 @@ class Corpus:
         """A document's text, or the bytes `[start, end)` of it; see `Snapshot.original`."""
         with self.using() as snapshot:
             return snapshot.original(document_id, span)
+
+    def window(self, document_id: str, index: int, how: Expansion) -> tuple[Span, str]:
+        """A document's chunk by number with what is around it; see `Snapshot.window`."""
+        with self.using() as snapshot:
+            return snapshot.window(document_id, index, how)
 
     def refresh(self) -> bool:
         """Take the newest snapshot if it is another one; whether it was. One that was opened by its number stays.

@@ -19,10 +19,11 @@ import pyarrow as pa
 from enrichment import models
 from enrichment.embed import Embedder, EmbeddingOptions, embedder_fingerprint, open_embedder, open_tokenizer
 from enrichment.errors import ConfigError, OperationError
+from enrichment.records import Span
 from enrichment.rerank import RerankOptions, open_reranker
 from enrichment.tokens import Tokenizer
 from indexing import dead, layout, manifest, tables
-from indexing.assembly import assembled
+from indexing.assembly import around, assembled
 from indexing.dense import DenseIndex
 from indexing.documents import Documents
 from indexing.expansion import RUN_LENGTH, RUN_PENALTY, Expand, Expansion, WindowBy
@@ -36,6 +37,7 @@ from indexing.originals import Originals, Slice
 from indexing.passages import ChunkSpan, Passage
 from indexing.search import FUSION_DEPTH, Hit, Indexes, Mode
 from indexing.storage import Storage
+from indexing.windows import check_chunk
 
 _ROW_COLUMNS = [field.name for field in tables.ROWS if field.name != "text"]
 
@@ -207,6 +209,14 @@ class Snapshot:
         start, end = span or (0, self._stored.record(owner)["length"])
         return self._originals.read([Slice(*owner, start, end)])[0]
 
+    def window(self, document_id: str, index: int, how: Expansion) -> tuple[Span, str]:
+        """A document's chunk by number, as much more on each side as `how` says, and the text of it all. Raises ConfigError
+        for a document or a chunk that is not there.
+        """
+        owner = self._find(document_id)
+        check_chunk(document_id, self._stored.record(owner)["num_rows"], index)
+        return around(self._stored, owner, index, how, lambda: self._tokenizer)
+
     def _find(self, document_id: str) -> tuple[int, int]:
         for segment, documents in enumerate(self._documents):
             ids = documents["id"]
@@ -236,7 +246,8 @@ class Snapshot:
     def _open_lexical(self) -> LexicalIndex:
         directories = [(s.id, self._files.below(s, layout.LEXICAL)) for s in self.manifest.segments]
         language = self.manifest.config["index"]["language"]
-        return LexicalIndex.open(directories, language, self._options.bm25_k1, self._options.bm25_b)
+        asked = self._options
+        return LexicalIndex.open(directories, language, asked.bm25_k1, asked.bm25_b, asked.stopwords)
 
     def _table(self, segment: SegmentEntry, name: str, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         return tables.read(self._files.named(segment, name), schema, columns)

@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("corpus")
     added.add_argument("document")
     added.add_argument("chunk", type=int, nargs="?")
-    added.add_argument("--window", type=int, default=0, help="neighbouring chunks on each side (default 0)")
+    search_command.add_window(added, "the chunk")
     arguments.add_upkeep(command, _upkeep)
     arguments.add_measuring(command, _measuring)
     export.add_arguments(command("export", _export, "write rows, contexts and vectors for other search systems"))
@@ -240,11 +240,15 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from indexing.expansion import Expansion
     from jobs import console, show
 
     if options.window < 0:
         raise ConfigError(f"--window is {options.window}; it must be at least 0")
-    _print(options, show.read(options.corpus, options.document, options.chunk, options.window), console.shown)
+    if options.window and options.chunk is None:
+        raise ConfigError(f"--window is {options.window}, but no chunk is named; give its number behind the document")
+    how = Expansion("window", options.window, options.window_by, options.within is not None)
+    _print(options, show.read(options.corpus, options.document, options.chunk, how), console.shown)
     return DONE
 
 

@@ -36,7 +36,14 @@ def _add_expansion(added: argparse.ArgumentParser) -> None:
     """What comes back around a hit; the defaults of runs are those of `indexing.expansion`, which is not loaded for them."""
     kinds = "what a hit becomes: its window, the smallest section around it, a run of relevant chunks (default window)"
     added.add_argument("--expand", choices=["window", "parent", "run"], default="window", help=kinds)
-    added.add_argument("--window", type=int, default=0, metavar="N", help="added on each side of a hit (default 0)")
+    add_window(added, "a hit")
+    added.add_argument("--run-penalty", type=float, metavar="P", help="what a chunk costs a run, 0 to 1 (default 0.8)")
+    added.add_argument("--run-length", type=int, metavar="N", help="most chunks of a run (default 3)")
+
+
+def add_window(added: argparse.ArgumentParser, core: str) -> None:
+    """How much comes back on each side of `core`."""
+    added.add_argument("--window", type=int, default=0, metavar="N", help=f"added on each side of {core} (default 0)")
     added.add_argument(
         "--window-by",
         choices=["chunks", "characters", "tokens"],
@@ -44,8 +51,6 @@ def _add_expansion(added: argparse.ArgumentParser) -> None:
         help="what --window counts; tokens are the embedder's (default chunks)",
     )
     added.add_argument("--within", choices=["section"], help="stop windows at headings")
-    added.add_argument("--run-penalty", type=float, metavar="P", help="what a chunk costs a run, 0 to 1 (default 0.8)")
-    added.add_argument("--run-length", type=int, metavar="N", help="most chunks of a run (default 3)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -60,7 +60,11 @@ def diff(options: argparse.Namespace) -> Answer:
             lines.append(f"  and {len(record[name]) - _SHOWN:,} more: --json names them all")
     for group in ("documents", "chunks", "reasons"):
         lines += [f"{group} {name}: {old} -> {new}" for name, (old, new) in record["counts"].get(group, {}).items()]
-    lines += [f"{name}: {old} -> {new}" for name, (old, new) in record["fingerprints"].items()]
+    lines += [
+        f"{name}: {old} -> {new}"
+        for group in ("settings", "fingerprints")
+        for name, (old, new) in record[group].items()
+    ]
     return record, lines, None
 
 

@@ -106,6 +106,12 @@ def test_the_job_from_files_to_search(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown["chunks"][-1]["header"] == "Parental Leave > Exception"
     assert run(capsys, "status", str(tmp_path / "corpus"))["stage"] == "done"
     assert "undecodable" in run(capsys, "show", str(tmp_path / "corpus"), "broken.md", status=2)["error"]
+    chunk = shown["chunks"][1]
+    around = ("--window", "9", "--window-by", "characters")
+    window = run(capsys, "show", str(tmp_path / "corpus"), "leave.md", "1", *around)["window"]
+    assert (window["start"], window["end"]) == (chunk["start"] - 9, min(chunk["end"] + 9, shown["chunks"][-1]["end"]))
+    assert chunk["text"] in window["text"] and len(window["text"]) == window["end"] - window["start"]
+    assert "no chunk is named" in run(capsys, "show", str(tmp_path / "corpus"), "leave.md", *around, status=2)["error"]
     assert not list((tmp_path / "corpus").glob("runs/*/staged")), "intermediate files are gone"
     (kept,) = (tmp_path / "corpus").glob("runs/*/documents.parquet")
     accounts = {entry["id"]: entry for entry in pq.read_table(kept).to_pylist()}

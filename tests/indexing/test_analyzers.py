@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from indexing import lexical_build
-from indexing.analyzers import ANALYZERS, SOURCE_EXTENSIONS, language_of, prepared
+from indexing.analyzers import ANALYZERS, SOURCE_EXTENSIONS, QueryAnalyzer, Stopwords, language_of, prepared
+from indexing.jvm import in_jvm
 from indexing.lexical import LexicalIndex
 
 
@@ -87,6 +88,27 @@ def test_a_part_finds_the_name_and_the_name_finds_itself_first(
     hits = [hit.row for hit in index.search(query, 10)]
     assert hits[:1] == rows[:1]
     assert set(hits) == set(rows)
+
+
+@pytest.mark.parametrize("language", ["en", "code"])
+@pytest.mark.parametrize(
+    ("query", "terms"),
+    [
+        (
+            "What does the DiffExecutor do, and how?",
+            {"snowball": "diffexecutor", "lucene": "what doe diffexecutor do how"},
+        ),
+        ("who is not here?", {"snowball": "who here", "lucene": "who here"}),  # nothing else is left of it
+        ("the", {"snowball": "", "lucene": ""}),
+    ],
+)
+def test_words_that_questions_are_made_of_are_not_looked_for(
+    language: str, query: str, terms: dict[Stopwords, str]
+) -> None:
+    for stopwords, wanted in terms.items():
+        found = in_jvm(lambda stopwords=stopwords: QueryAnalyzer(language, stopwords).terms(query))
+        split = "diff executor" if language == "code" and "diff" in wanted else ""
+        assert set(found) == {*wanted.split(), *split.split()}
 
 
 def test_code_is_source_code_by_the_ends_of_ids() -> None:

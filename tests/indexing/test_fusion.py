@@ -1,6 +1,7 @@
 """Fusion by hand: by rank, by scores, and what is no way to fuse."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -103,11 +104,12 @@ def test_only_what_is_given_is_overridden() -> None:
         ({"dense_weight": 0.0, "lexical_weight": 0.0}, "both 0"),
         ({"bm25_k1": -0.1}, "search.bm25_k1 is -0.1"),
         ({"bm25_b": 1.1}, "search.bm25_b is 1.1"),
+        ({"stopwords": "none"}, "search.stopwords is none; it must be one of snowball, lucene"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_key(options: dict[str, float], words: str) -> None:
+def test_what_cannot_be_is_refused_by_its_key(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        SearchOptions(**options)  # type: ignore[arg-type]
+        SearchOptions(**options)
     assert words in str(caught.value)
 
 

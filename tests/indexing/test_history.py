@@ -154,8 +154,16 @@ def test_a_difference_reads_no_segment_that_is_shared(three_nights: Any) -> None
 
 def test_changed_settings_are_named(three_nights: Any) -> None:
     third = manifest.load(three_nights.storage, 3)
+    assert history.diff(three_nights.storage, 1, 3)["settings"] == {}
     changed = {**third.fingerprints, "model": "another"}
-    manifest.publish(three_nights.storage, replace(third, sequence=4, parent=3, nonce="n", fingerprints=changed))
+    config = {
+        **third.config,
+        "context": {**third.config["context"], "prompt": "quote"},
+        "gate": {**third.config["gate"], "k": 20},
+    }
+    newer = replace(third, sequence=4, parent=3, nonce="n", fingerprints=changed, config=config)
+    manifest.publish(three_nights.storage, newer)
     record = history.diff(three_nights.storage, 3, 4)
+    assert record["settings"] == {"context.prompt": ["causal", "quote"], "gate.k": [10, 20]}
     assert record["fingerprints"] == {"model": [third.fingerprints["model"], "another"]}
     assert record["counts"]["chunks"] == {}

@@ -134,6 +134,23 @@ def test_a_window_stops_at_the_section_on_demand(client: TestClient) -> None:
     assert "# Kettle" not in client.get("/chunk", params={**asked, "within": "section"}).json()["window"]["text"]
 
 
+def test_a_window_counts_characters_or_tokens_and_is_what_a_search_for_the_chunk_has(
+    corpus: Corpus, client: TestClient
+) -> None:
+    for by, size, extra in (("characters", 7, {}), ("tokens", 3, {}), ("characters", 500, {"within": "section"})):
+        how = {"window": size, "window_by": by, **extra}
+        answer = client.get("/chunk", params={"id": "roof.md", "index": 2, **how}).json()
+        window, chunk = answer["window"], answer["chunk"]
+        found = client.get("/search", params={"q": "slates", "k": 1, "mode": "lexical", **how}).json()["passages"][0]
+        assert found["hits"][0]["chunk_index"] == 2
+        assert [window[name] for name in ("start", "end", "text")] == [found[name] for name in ("start", "end", "text")]
+        assert window["text"] == corpus.original("roof.md")[window["start"] : window["end"]]
+        assert window["first"] <= 2 <= window["last"]
+        if by == "characters" and not extra:
+            assert (window["start"], window["end"]) == (chunk["start"] - 7, chunk["end"] + 7)
+            assert (window["first"], window["last"]) == (2, 2), "its neighbours are not in it whole"
+
+
 def test_all_chunks_of_a_document_are_its_original_in_order_in_pages(client: TestClient) -> None:
     whole = client.get("/chunks", params={"id": "roof.md"}).json()
     assert "".join(chunk["original"] for chunk in whole["chunks"]) == ROOF
@@ -195,6 +212,8 @@ def test_a_model_that_was_not_asked_is_not_called_fake(stage: Any) -> None:
         ),
         ("/search?q=a&window_by=tokens&window=4001", 422, "window is '4001'; it should be at most 4000 tokens"),
         ("/search?q=a&window_by=words&window=60", 422, "window_by is 'words'"),
+        ("/chunk?id=roof.md&index=1&window=51", 422, "window is '51'; it should be at most 50 chunks"),
+        ("/chunk?id=roof.md&index=1&window=51&window_by=words", 422, "window_by is 'words'"),
         ("/search?q=a&expand=page", 422, "expand is 'page'"),
         ("/search?q=a&expand=parent&window=1", 422, "expand is parent, which takes no window"),
         ("/search?q=a&run_length=7", 422, "expand is window, which has no runs"),

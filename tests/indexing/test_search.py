@@ -62,11 +62,14 @@ def test_a_batch_is_embedded_at_once_and_asked_of_the_dense_index_at_once(
 
 
 def test_bm25_follows_the_configuration(opened: Snapshot) -> None:
-    def scores(**settings: float) -> list[float]:
+    def scores(question: str = "", **settings: float | str) -> list[float]:
         config = {**opened.manifest.config, "search": settings}
         other = Snapshot(opened.storage, dataclasses.replace(opened.manifest, config=config))
-        return [p.score for p in other.search("roof roof garden", 20, "lexical")]
+        return [p.score for p in other.search(f"{question} roof roof garden", 20, "lexical")]
 
+    assert (
+        scores("has this each") == scores() == scores(stopwords="lucene") != scores("has this each", stopwords="lucene")
+    )
     assert scores() == scores(bm25_k1=0.9, bm25_b=0.4)
     assert scores(bm25_k1=0.0) != scores()  # how often a word occurs no longer counts, nor how long a text is
     assert scores(bm25_k1=0.0) == scores(bm25_k1=0.0, bm25_b=0.9)

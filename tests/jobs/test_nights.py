@@ -120,7 +120,7 @@ def test_a_deleted_document_is_unreachable_everywhere_at_once(forest: Any) -> No
                 ask(name)
     for name in ("gone.md", "blank.md"):
         with pytest.raises(ConfigError, match=f"holds no document {name}"):
-            show.read(snapshot.storage.uri, name, None, 0)
+            show.read(snapshot.storage.uri, name, None)
 
 
 def test_a_replaced_document_says_only_what_is_new(forest: Any) -> None:

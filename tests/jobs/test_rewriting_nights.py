@@ -17,6 +17,7 @@ from enrichment.fake_engine import FakeEngine
 from enrichment.records import Chunk, Document, DocumentId
 from enrichment.tokens import FakeTokenizer
 from indexing import answers, destination, export, serving
+from indexing.expansion import Expansion
 from indexing.filters import Filter
 from indexing.storage import DirectoryStorage
 from jobs import show
@@ -171,16 +172,16 @@ def test_rows_are_shown_as_people_know_them_who_come_from_r2r(nights: Any, rewri
     nights.write(lease=lease(*RULES, "The stubborn gate stays as it is for ever."), alone="Alone.\n")
     nights.refresh(context=NEAR, index=SEEN)
     uri = str(nights.root / "corpus")
-    shown = show.read(uri, "lease.md", None, 0)["chunks"]
+    shown = show.read(uri, "lease.md", None)["chunks"]
     original = RULES[1] + " "
     rewritten = "Selby ends after six long years unless somebody renews it."
     view = {"text": rewritten, "metadata": {"original_text": original, "chunk_enrichment_status": "success"}}
     assert shown[2]["enrichment"] == view and shown[2]["text"] == original
     assert shown[5]["enrichment"]["metadata"]["chunk_enrichment_status"] == "failed"
     assert shown[5]["enrichment"]["text"] == shown[5]["text"]
-    assert show.read(uri, "alone.md", 0, 0)["chunks"][0]["enrichment"] is None
+    assert show.read(uri, "alone.md", 0)["chunks"][0]["enrichment"] is None
     with closing(serving.open(uri)) as corpus:
-        chunk = answers.chunk(corpus, "lease.md", 2, 0, False).chunk
+        chunk = answers.chunk(corpus, "lease.md", 2, Expansion()).chunk
     assert chunk.enrichment is not None and chunk.enrichment.text == chunk.text == rewritten
     assert chunk.enrichment.metadata.original_text == chunk.original == original
     with destination.opened(str(tmp_path / "out.jsonl")) as where:
