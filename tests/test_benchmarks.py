@@ -1,5 +1,6 @@
 """What the benchmarks compute without a model: ideal, block rounding, ratios, tables; what a night costs."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -11,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from enrichment.prompts import PromptKind
 from indexing import s3
 from indexing.passages import Passage
+from indexing.storage import open_storage
+from jobs import config, plan
 from jobs.golden import GoldenSpan
+from jobs.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # a folder of commands, no package
@@ -23,6 +28,7 @@ import expansion  # noqa: E402
 import nights  # noqa: E402
 import prefill  # noqa: E402
 import prefill_prompts  # noqa: E402
+import recall  # noqa: E402
 import serving  # noqa: E402
 
 FACTS = {"num_prompts": 2, "total_tokens": 300, "ideal": 200, "block_rounding": 20, "corpus_bytes": 1000}
@@ -172,3 +178,21 @@ def test_a_dense_index_is_measured_against_faiss_and_in_segments(capsys: pytest.
     assert float(found["lists of each segment's own"].partition("%")[0]) < 100
     dense.main([*given, "--kind", "flat"])
     assert "recall@10 of the queries     1.000\n" in capsys.readouterr().out
+
+
+@pytest.mark.ray
+@pytest.mark.model
+@pytest.mark.parametrize("prompt", ["causal", "quote"])
+def test_the_kept_contexts_are_those_of_the_prompts_and_the_model_in_use(
+    prompt: PromptKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the handbook nothing is generated again: their keys hold the prompt's tokens, the sampling and the model's files,
+    which must not depend on the machine.
+    """
+    monkeypatch.chdir(ROOT)
+    base = config.load(Path("examples/handbook.yaml"))
+    context = dataclasses.replace(base.context, prompt=prompt)
+    asked = dataclasses.replace(base, context=context, corpus=str(tmp_path / "corpus"))
+    recall.lay_in(ROOT / "benchmarks" / "contexts", open_storage(asked.corpus))
+    chunks = plan.plan(asked, Progress(show=False)).as_dict()["chunks"]
+    assert (chunks["generated"], chunks["reused"]) == (0, 181)
