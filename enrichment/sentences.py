@@ -40,7 +40,7 @@ def sentences(text: str, language: str = "en") -> list[Span]:
         if hint <= max(start, first):
             continue
         end = grapheme_floor(text, _skip_space(text, hint), start)
-        if start < end < len(text):
+        if max(start, first) < end < len(text):  # the grapheme may reach back to the white space in front
             spans.append(Span(start, end))
             start = end
     spans.append(Span(start, len(text)))

@@ -5,7 +5,7 @@ import time
 import pytest
 import regex
 import sentencex
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enrichment.sentences import enough, sentences
@@ -107,6 +107,7 @@ def test_a_growing_text_is_enough_when_nothing_can_change_its_first_sentences(
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+@example(" 。\u0301")
 def test_sentences_tile_the_text_and_keep_graphemes_whole(text: str) -> None:
     spans = sentences(text)
     assert "".join(text[start:end] for start, end in spans) == text
