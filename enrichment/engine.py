@@ -20,6 +20,9 @@ T = TypeVar("T")
 # per chunk. 32 is the smallest that the CPU attention kernels take.
 CPU_BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 16
+REPETITION_PENALTY = (
+    1.1  # over the tokens of prompt and output: enough that small models do not loop within two sentences
+)
 _NOT_OVERRIDABLE = {
     "model": "use model.name",
     "revision": "use model.revision",
@@ -114,7 +117,7 @@ class Sampling:
     """
 
     max_tokens: int
-    repetition_penalty: float = 1.1
+    repetition_penalty: float = REPETITION_PENALTY
     urgent: bool = False
     """Served before what waits: else a document's second attempt would stand behind every other document's first."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from enrichment.engine import REPETITION_PENALTY
 from enrichment.guards import Judgement
 from enrichment.records import Chunk, Document, Heading, Span
 from enrichment.scopes import Scope
@@ -33,7 +34,7 @@ class Penalties(NamedTuple):
 
 
 # A refused output is most often a loop or a list without end: the second attempt presses harder against both.
-IN_OWN_WORDS = Penalties(1.1, 1.3)
+IN_OWN_WORDS = Penalties(REPETITION_PENALTY, 1.3)
 
 
 class Questions(Protocol):

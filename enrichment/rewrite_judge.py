@@ -53,16 +53,20 @@ class RewriteJudge:
         """Whether it is too long already, or says its last words for the second time where the chunk does not."""
         last = output[-_SAID_AGAIN:]
         goes_round = len(last) == _SAID_AGAIN and output.find(last) < len(output) - _SAID_AGAIN
-        return len(output) > self._most_characters or (goes_round and self._chunk.find(last) == self._chunk.rfind(last))
+        return len(output) > self._most_characters or (goes_round and not _stands_twice(last, self._chunk))
 
     @property
     def _most_characters(self) -> int:
         return _MOST_TIMES_LONGER * len(self._chunk) + _MORE
 
     def _up_to_a_turn(self, said: Sequence[str]) -> Sequence[str]:
-        """The sentences before the first that was there already or has our own words; one at least, to be judged."""
+        """The sentences before the first that has our own words or was there already, unless the chunk too says it twice; one
+        at least, to be judged.
+        """
+        chunk = " ".join(self._chunk.split())
         for number, sentence in enumerate(said):
-            if number and (sentence in said[:number] or repeats([sentence], self._own_words)):
+            again = sentence in said[:number] and not _stands_twice(sentence, chunk)
+            if number and (again or repeats([sentence], self._own_words)):
                 return said[:number]
         return said
 
@@ -91,6 +95,10 @@ class RewriteJudge:
         """The runs of eight words that stand in other passages and not in the chunk."""
         theirs = np.concatenate([runs([]), *(runs(words_of(other)) for other in self._others)])
         return HashSet(theirs[~HashSet(runs(words_of(self._chunk))).has(theirs)])
+
+
+def _stands_twice(piece: str, text: str) -> bool:
+    return text.find(piece) != text.rfind(piece)
 
 
 def _content(text: str) -> set[str]:

@@ -232,6 +232,8 @@ def test_a_chunk_may_be_given_back_as_it_is_and_speak_in_the_first_person_if_it_
     assert judged(CHUNK, others=(f"{NEIGHBOUR} {CHUNK}",)) == (CHUNK, None, ()), "it stands in both"
     spoken = "We inspect the roof of the mill every year."
     assert judged(spoken, spoken, ())[0] == spoken
+    refrain = "The roof is old. Rain comes in. The roof is old. The tenant leaves in May."
+    assert judged(refrain, refrain.replace(". ", ".\n"), ())[0] == refrain, "nothing behind its own repetition is lost"
 
 
 def test_names_and_numbers_that_nobody_was_shown_are_told() -> None:
